@@ -23,7 +23,7 @@ from verl_e2e.config.action_settings import (
 )
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job, RehearsalJob
-from verl_e2e.core.pulls.deliveries import BadDeliveryError, WebhookEvent, parse_event
+from verl_e2e.core.pulls.deliveries import BadDeliveryError, parse_event
 from verl_e2e.core.pulls.forge import PullRef, Reference
 from verl_e2e.core.pulls.job_order import read_target
 from verl_e2e.core.text.escape import one_line
@@ -40,9 +40,19 @@ class ActionError(UserError):
 
 def _event(environ: Mapping[str, str], say: _Say) -> int:
     settings = load_step(ActionSettings, environ)
-    event = _parsed(settings)
+    name = _TRUSTED.get(settings.event_name, settings.event_name)
+    try:
+        event = parse_event(name, json.dumps(settings.payload).encode())
+    except BadDeliveryError as error:
+        raise ActionError(f"GITHUB_EVENT_PATH: {error}; run this as a step of a workflow") from None
     with _here(settings, environ) as here:
-        named = _named(settings, here)
+        named: tuple[Reference, ...] = ()
+        if settings.target:
+            # The workflow names the target itself, as the step after an ended run does.
+            target = read_target(settings.target)
+            group = here.events.known.group(settings.repository, target.head_sha) if target.number is None else None
+            pull = PullRef(settings.repository, target.number) if target.number is not None else None
+            named = tuple(reference for reference in (pull, group) if reference is not None)
         if event is None and not named:
             say("nothing to do: verl-e2e does not act on this event")
             return 0
@@ -63,25 +73,6 @@ def _sweep(environ: Mapping[str, str], say: _Say) -> int:
 
 def _name(reference: Reference) -> str:
     return str(reference) if isinstance(reference, PullRef) else f"the merge group {reference.head_sha[:12]}"
-
-
-def _parsed(settings: ActionSettings) -> WebhookEvent | None:
-    name = _TRUSTED.get(settings.event_name, settings.event_name)
-    try:
-        return parse_event(name, json.dumps(settings.payload).encode())
-    except BadDeliveryError as error:
-        raise ActionError(f"GITHUB_EVENT_PATH: {error}; run this as a step of a workflow") from None
-
-
-def _named(settings: ActionSettings, here: Here) -> tuple[Reference, ...]:
-    """The target that the workflow names itself, as the step after an ended run does."""
-    if not settings.target:
-        return ()
-    target = read_target(settings.target)
-    if target.number is not None:
-        return (PullRef(settings.repository, target.number),)
-    group = here.events.known.group(settings.repository, target.head_sha)
-    return (group,) if group is not None else ()
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from verl_e2e.core.pulls.deliveries import CommentEvent, WebhookEvent
 from verl_e2e.core.pulls.forge import PullRef, PullState, Reference
 from verl_e2e.core.pulls.job_order import (
     OrderError,
-    OrderTarget,
     megatron_lm_of,
     merge_base_of,
     nonce_of,
@@ -90,7 +89,11 @@ def act_on(
         for reference in references:
             if isinstance(reference, PullRef):
                 _catch_up(reference, here)
-            _look(reference, here)
+            for _ in range(MOST_LOOKS):
+                wait_s = here.reconciler.reconcile(reference)
+                if wait_s is None or wait_s > here.patience_s:
+                    break
+                here.sleep(wait_s)
         return references
     finally:
         here.memory.flush()
@@ -103,37 +106,18 @@ def _catch_up(ref: PullRef, here: Here) -> None:
     except UnknownPullError:
         return
     for comment in missed:
-        here.events.hear(_said(ref, comment))
-    if missed:
-        here.memory.hear(ref, [item.id for item in missed])
-
-
-def _said(ref: PullRef, comment: Comment) -> CommentEvent:
-    created = comment.created.isoformat()
-    author = {"login": comment.author}
-    return CommentEvent.model_validate(
-        {
+        author, created = {"login": comment.author}, comment.created.isoformat()
+        written = {"id": comment.id, "body": comment.body, "created_at": created, "updated_at": created}
+        event = {
             "action": "created",
             "repository": {"full_name": ref.repository},
             "sender": author,
             "issue": {"number": ref.number, "pull_request": {}},
-            "comment": {
-                "id": comment.id,
-                "body": comment.body,
-                "user": author,
-                "created_at": created,
-                "updated_at": created,
-            },
+            "comment": {**written, "user": author},
         }
-    )
-
-
-def _look(reference: Reference, here: Here) -> None:
-    for _ in range(MOST_LOOKS):
-        wait_s = here.reconciler.reconcile(reference)
-        if wait_s is None or wait_s > here.patience_s:
-            return
-        here.sleep(wait_s)
+        here.events.hear(CommentEvent.model_validate(event))
+    if missed:
+        here.memory.hear(ref, [item.id for item in missed])
 
 
 def busy_pulls(repository: str, here: Here) -> Iterator[Reference]:
@@ -189,7 +173,16 @@ def take(order: Order, root: Path, pulls: Pulls) -> AcceptedJob:
     job = placed(ordered, str(root))
     if job.id != order.job_id:
         raise OrderError(f"the order is called {order.job_id[:60]!r} and holds {job.id}; dispatch it again")
-    why = _why_not(order.repository, read_target(order.target), pulls)
+    target, why = read_target(order.target), ""
+    if target.number is not None:
+        try:
+            pull = pulls.pull(PullRef(order.repository, target.number))
+            if pull.head_sha != target.head_sha:
+                why = f"the head is {pull.head_sha} now, and the job is for {target.head_sha}"
+            elif pull.state is PullState.CLOSED:
+                why = "the pull request is closed"
+        except (ForgeError, UnknownPullError) as error:
+            why = one_line(f"the head could not be read again: {error}")
     return AcceptedJob(job, why, merge_base_of(order.packed), nonce_of(order.packed), megatron_lm_of(ordered))
 
 
@@ -199,18 +192,6 @@ def check_folder(order_id: str, packed: str, folder: Path, folders: RunFolders) 
     found = folders.record(folder).job if isinstance(job, Job) else folders.rehearsal(folder).order
     if job.id != order_id or found is None or not same_job(found, job):
         raise OrderError(f"the run folder is not of the job {order_id[:60]!r} that was ordered; run the job again")
-
-
-def _why_not(repository: str, target: OrderTarget, pulls: Pulls) -> str:
-    if target.number is None:
-        return ""
-    try:
-        pull = pulls.pull(PullRef(repository, target.number))
-    except (ForgeError, UnknownPullError) as error:
-        return one_line(f"the head could not be read again: {error}")
-    if pull.head_sha != target.head_sha:
-        return f"the head is {pull.head_sha} now, and the job is for {target.head_sha}"
-    return "the pull request is closed" if pull.state is PullState.CLOSED else ""
 
 
 def leave_blocked(taken: AcceptedJob, folder: Path, folders: RunFolders) -> None:

@@ -63,7 +63,8 @@ class TestChooser:
         tree = {path: blob for path, blob in self._repository.tree(change.head).items() if path.endswith(".py")}
         known.update({path: paths.match(path) for path in tree.keys() - known.keys()})
         files = {path: blob for path, blob in tree.items() if known[path]}
-        tests = _Files(files, self._contents(files, modules, changed))
+        wanted = files.values() if modules else [files[path] for path in changed if path in files]
+        tests = _Files(files, self._repository.read_objects(list(wanted)))
         uses = self._uses(tests, modules, program, policy.test_choice.gpu_marks)
         present = frozenset(path for path in files if is_test_file(path))
         near = {*changed, *uses} & present
@@ -84,12 +85,6 @@ class TestChooser:
         self._summaries.save(Marks, made)
         known |= made
         return {path: known.get(key, Marks(1)) for path, key in keys.items()}
-
-    def _contents(
-        self, files: Mapping[str, str], modules: Collection[ChangedModule], changed: Collection[str]
-    ) -> Mapping[str, bytes | None]:
-        wanted = files.values() if modules else [files[path] for path in changed if path in files]
-        return self._repository.read_objects(list(wanted))
 
     def _uses(
         self,
@@ -237,8 +232,17 @@ def _reached(
     found = ReachedFiles(digest_of(files, by_run), sources=sources, roots=roots)
     tops = tuple(f"{test.partition('/')[0]}/" for test in tests)
     among_tests = any(is_among(link, tops) for link in links)
-    by_tests = None if not tests or among_tests else _by_tests(tests, plain, roots, summaries)
-    if by_tests is None:
+    if not tests or among_tests:
+        return found
+
+    def load(paths: frozenset[str]) -> Mapping[str, Summary]:
+        by_blob = summaries({plain[path] for path in paths})
+        return {path: by_blob[plain[path]] for path in sorted(paths)}
+
+    try:
+        by_tests = read_by_tests(tests, plain, roots, load)
+    except UnreadTestError:
+        # What tests can read is not known.
         return found
     read = _summaries_of(by_tests - sources, files, summaries)
     named.update(name for summary in read for name in summary.files)
@@ -249,21 +253,3 @@ def _reached(
 
 def _summaries_of(sources: Iterable[str], files: Mapping[str, str], summaries: Summaries) -> list[Summary]:
     return [*summaries({files[path] for path in sources if path.endswith(".py")}).values()]
-
-
-def _by_tests(
-    tests: frozenset[str],
-    files: Mapping[str, str],
-    roots: tuple[str, ...],
-    summaries: Summaries,
-) -> frozenset[str] | None:
-    """What tests can read, None where that is not known."""
-
-    def load(paths: frozenset[str]) -> Mapping[str, Summary]:
-        found = summaries({files[path] for path in paths})
-        return {path: found[files[path]] for path in sorted(paths)}
-
-    try:
-        return read_by_tests(tests, files, roots, load)
-    except UnreadTestError:
-        return None

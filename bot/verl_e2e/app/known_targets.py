@@ -81,9 +81,6 @@ class RecentValues(Generic[_Value]):
             found = make()
         return self.put(key, found)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._values
-
     def find(self, key: tuple[str, ...]) -> _Value | None:
         """The value of a key, None when it is not there."""
         return self._values.get(key)
@@ -370,17 +367,21 @@ class Grants:
         unknown = may_run(target, approvals, Actor(target.author), policy.capabilities)
         if isinstance(unknown, Trusted) or target.from_fork:
             return unknown
-        return may_run(target, approvals, self._author(target, policy), policy.capabilities)
+        return may_run(
+            target,
+            approvals,
+            self.known_actor(target.author, Capability.RUN, target, policy, AUTHOR_KEPT),
+            policy.capabilities,
+        )
 
     def with_role(self, trust: Trusted | NeedsApproval, target: Target, policy: Policy) -> Trusted | NeedsApproval:
         """The trust in a head with what is known of its author's role, where an approval is needed."""
         if isinstance(trust, Trusted) or isinstance(target, MergeGroup):
             return trust
-        known = is_of_author(target) and has_role(self._author(target, policy), policy.capabilities)
+        known = is_of_author(target) and has_role(
+            self.known_actor(target.author, Capability.RUN, target, policy, AUTHOR_KEPT), policy.capabilities
+        )
         return replace(trust, has_role=known)
-
-    def _author(self, pull: Pull, policy: Policy) -> Actor:
-        return self.known_actor(pull.author, Capability.RUN, pull, policy, AUTHOR_KEPT)
 
     def known_actor(
         self, login: str, capability: Capability, pull: Pull, policy: Policy, kept: timedelta = GIVER_KEPT

@@ -117,19 +117,16 @@ def compared_files(
     pairs: Collection[Contents], store: SummaryStore
 ) -> Callable[[bytes | None, bytes | None], FileDifference]:
     """`compare` for these pairs, answered from what was kept where it can be."""
-    keys = {pair: _key(pair) for pair in pairs}
+    keys: dict[Contents, str] = {}
+    for pair in pairs:
+        parts = ("" if content is None else hashlib.sha256(content).hexdigest() for content in pair)
+        keys[pair] = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     found = dict(store.load(FileDifference, set(keys.values())))
     made = {key: compare(*pair) for pair, key in keys.items() if key not in found}
     # Why two versions could not be compared may be how deep the program was nested just then.
     store.save(FileDifference, {key: difference for key, difference in made.items() if not difference.problem})
     found |= made
     return lambda old, new: found[keys[old, new]]
-
-
-def _key(pair: Contents) -> str:
-    """Both contents as one digest."""
-    parts = ("" if content is None else hashlib.sha256(content).hexdigest() for content in pair)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
@@ -252,8 +249,13 @@ class Planner:
         unknown = self._stand_ins(change, policy.reach)
         if not unknown and not any(_compared(item, policy.reach) for item in change.paths):
             inside = self._requirements(change, policy.reach)
-            nothing = (_no_source(change, policy.reach),)
-            known = Effects(inside, {}, nothing, defects=self._defects(change, policy))
+            count, roots = len(change.names()), " and ".join(policy.reach.roots)
+            names = "1 changed path" if count == 1 else f"{count} changed paths"
+            nothing = (
+                f"Looked at the names of {names}: none is a Python source below {roots}, or stands in for one as a "
+                "link, a compiled file or an attribute of the checkout does."
+            )
+            known = Effects(inside, {}, (nothing,), defects=self._defects(change, policy))
             return Planned(change, plan(change, policy, asked, known), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
         both = Sides(old.program, new.program, old.reach, new.reach)
@@ -409,16 +411,38 @@ class Planner:
         found = effects_of(versions, both, reach.roots, lambda path: self._is_aside(path, policy), compared)
         unread |= found.unread
         unknown = {path: why for path, why in unread.items() if module_name(path, reach.roots) in imported}
-        doubted = _doubted(found.paths, trees)
+        gaps: tuple[str, ...] = ()
+        doubted: dict[str, str] = {}
+        if missing := sorted({path for tree in trees for path in tree.unread}):
+            first, count = missing[0], len(missing)
+            gaps = (f"{count} imported file(s) could not be read, {readable(first)} first: reach is not complete.",)
+            # Where a file on the way could not be read, "not reached" is not an answer.
+            why = f"{first}, which verl imports, could not be read, so what it reaches is not known"
+            for path, inside in found.paths.items():
+                if not inside.effects and inside.reason is not Idle.NO_EFFECT:
+                    doubted[path] = why
         paths = {**({} if whole else self._requirements(change, reach)), **found.paths}
-        paths = {path: inside for path, inside in paths.items() if path not in doubted}
-        gaps = _gaps(trees)
-        notes = (f"Reach starts from {self._uses.source}.",)
-        doubts = {**doubted, **unknown}
-        lines = self._measured_lines(versions, cells)
-        taken = _taken({item.path for item in found.functions}, trees[1], policy, reach)
-        functions = found.functions
-        return Effects(paths, unread, notes, doubts, incomplete=gaps, functions=functions, lines=lines, taken=taken)
+        modules = {item.path: module_name(item.path, reach.roots) for item in found.functions}
+        head = trees[1]
+
+        def has_hosts(path: str) -> bool:
+            return not policy.families_without_hosts(path)
+
+        return Effects(
+            {path: inside for path, inside in paths.items() if path not in doubted},
+            unread,
+            (f"Reach starts from {self._uses.source}.",),
+            {**doubted, **unknown},
+            incomplete=gaps,
+            functions=found.functions,
+            lines=self._measured_lines(versions, cells),
+            # What code of the head that a host can run takes from files of families that none can.
+            taken={
+                path: taken_elsewhere(module, head.program, head.reach, has_hosts)
+                for path, module in modules.items()
+                if module is not None and not has_hosts(path)
+            },
+        )
 
     def _measured_lines(
         self, versions: Iterable[tuple[Version, Version]], cells: CellMap
@@ -464,38 +488,10 @@ def _merged_later(planned: Plan, notes: tuple[str, ...] = ()) -> Plan:
     return replace(planned, reasons=reasons, incomplete=(*notes, *planned.incomplete))
 
 
-def _no_source(change: Change, reach: ReachPolicy) -> str:
-    """What was looked at where no changed path is a source."""
-    count, roots = len(change.names()), " and ".join(reach.roots)
-    paths = "1 changed path" if count == 1 else f"{count} changed paths"
-    return (
-        f"Looked at the names of {paths}: none is a Python source below {roots}, or stands in for one as a link, a "
-        "compiled file or an attribute of the checkout does."
-    )
-
-
-def _gaps(trees: tuple[_Tree, _Tree]) -> tuple[str, ...]:
-    """A sentence where files that verl imports could not be read."""
-    unread = sorted({path for tree in trees for path in tree.unread})
-    if not unread:
-        return ()
-    return (f"{len(unread)} imported file(s) could not be read, {readable(unread[0])} first: reach is not complete.",)
-
-
 def _imported(view: ModuleView, program: Program) -> frozenset[str]:
     """The files of the program that a module imports from."""
     targets = (view.target(item) for items in view.by_scope.values() for item in items)
     return frozenset(program.paths[target] for target in targets if target in program.paths)
-
-
-def _taken(paths: Iterable[str], head: _Tree, policy: Policy, reach: ReachPolicy) -> Mapping[str, frozenset[str]]:
-    """What code of the head that a host can run takes from files of families that none can."""
-    modules = {path: module_name(path, reach.roots) for path in paths if policy.families_without_hosts(path)}
-    return {
-        path: taken_elsewhere(module, head.program, head.reach, lambda user: not policy.families_without_hosts(user))
-        for path, module in modules.items()
-        if module is not None
-    }
 
 
 def _set_aside(path: str, policy: Policy) -> bool:
@@ -512,15 +508,6 @@ def _compared(changed_path: ChangedPath, reach: ReachPolicy) -> tuple[str, str] 
     if changed_path.submodule is not None or not sources:
         return None
     return (sources[0], sources[-1])
-
-
-def _doubted(paths: Mapping[str, Inside], trees: tuple[_Tree, _Tree]) -> Mapping[str, str]:
-    """Where a file on the way could not be read, "not reached" is not an answer: nothing is known of such paths."""
-    unread = sorted({path for tree in trees for path in tree.unread})
-    if not unread:
-        return {}
-    why = f"{unread[0]}, which verl imports, could not be read, so what it reaches is not known"
-    return {path: why for path, inside in paths.items() if not inside.effects and inside.reason is not Idle.NO_EFFECT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,12 +531,19 @@ def plan_pull(ref: PullRef, readers: PlanReaders) -> Planned:
     UnknownPullError or ForgeError when GitHub does not tell what it is.
     """
     pull = readers.pulls.pull(ref)
+
+    def policy_of() -> Policy:
+        # The policy at the base's tip, as the service reads it.
+        return readers.policy or read_policy(base_text(ref.repository, pull.base_branch, readers.pulls))
+
     try:
-        trees = readers.changes(pull)
-        policy = readers.policy or _policy(pull, readers.pulls)
+        trees, policy = readers.changes(pull), policy_of()
         return plan_target(pull, policy, Planner(trees, readers.uses(policy), readers.summaries, readers.today))
     except ForgeError as error:
-        return _by_list(pull, readers, error)
+        listed, policy = readers.pulls.change(pull), policy_of()
+        missing = _missing(pull, listed)
+        found = Planned(listed, plan(listed, policy, tuple(Level) if missing else ()), None)
+        return _incomplete(found, *([missing] if missing else []), f"{error}. So the files were not looked into.")
 
 
 def plan_target(target: Target, policy: Policy, planner: Planner, cells: CellMap | None = None) -> Planned:
@@ -559,20 +553,6 @@ def plan_target(target: Target, policy: Policy, planner: Planner, cells: CellMap
     if not missing:
         return found
     return _incomplete(planner.plan(target.base_sha, target.head_sha, policy, tuple(Level), cells), missing)
-
-
-def _by_list(pull: Pull, readers: PlanReaders, error: ForgeError) -> Planned:
-    listed = readers.pulls.change(pull)
-    policy = readers.policy or _policy(pull, readers.pulls)
-    missing = _missing(pull, listed)
-    without = f"{error}. So the files were not looked into."
-    found = Planned(listed, plan(listed, policy, tuple(Level) if missing else ()), None)
-    return _incomplete(found, *([missing] if missing else []), without)
-
-
-def _policy(pull: Pull, pulls: Pulls) -> Policy:
-    """The policy at the base's tip, as the service reads it."""
-    return read_policy(base_text(pull.ref.repository, pull.base_branch, pulls))
 
 
 def _missing(target: Target, change: Change) -> str:
@@ -596,8 +576,20 @@ _IMPORTED_OF_SUBMODULE = "megatron/core/"
 
 def with_bumps(planned: Planned, submodule: SourceTrees) -> Planned:
     """The plan with a sentence for each submodule bump: how many paths of the submodule it changes, and which first."""
-    bumps = ((item.path, item.submodule) for item in planned.change.paths)
-    notes = [note for path, bump in bumps if bump is not None and (note := _bump(path, bump, submodule))]
+    notes = []
+    for item in planned.change.paths:
+        path, bump = item.path, item.submodule
+        if bump is None or bump.old is None or bump.new is None:
+            continue
+        try:
+            names = submodule.change(bump.old, bump.new).names()
+        except UserError:
+            what = f"The repository given for {path} does not have both commits"
+            notes.append(f"{what}: which of its paths differ is not known.")
+            continue
+        first = sorted(names, key=lambda name: (not name.startswith(_IMPORTED_OF_SUBMODULE), name))
+        shown = ", ".join(map(on_one_line, first[:_SHOWN_BUMPED])) + (", ..." if len(names) > _SHOWN_BUMPED else "")
+        notes.append(f"{'1 path differs' if len(names) == 1 else f'{len(names)} paths differ'} in {path}: {shown}.")
     return replace(planned, plan=replace(planned.plan, notes=(*planned.plan.notes, *notes)))
 
 
@@ -605,18 +597,6 @@ def with_verl_files(planned: Planned, paths: Collection[str], verl: str) -> Plan
     """The plan with a sentence for each job whose script is missing in `verl`; `paths` are all its files."""
     notes = lint_jobs(planned.plan.jobs, paths, verl)
     return replace(planned, plan=replace(planned.plan, notes=(*planned.plan.notes, *notes)))
-
-
-def _bump(path: str, bump: SubmoduleBump, submodule: SourceTrees) -> str:
-    if bump.old is None or bump.new is None:
-        return ""
-    try:
-        names = submodule.change(bump.old, bump.new).names()
-    except UserError:
-        return f"The repository given for {path} does not have both commits: which of its paths differ is not known."
-    first = sorted(names, key=lambda name: (not name.startswith(_IMPORTED_OF_SUBMODULE), name))
-    shown = ", ".join(map(on_one_line, first[:_SHOWN_BUMPED])) + (", ..." if len(names) > _SHOWN_BUMPED else "")
-    return f"{'1 path differs' if len(names) == 1 else f'{len(names)} paths differ'} in {path}: {shown}."
 
 
 class UnknownTargetError(UserError):
@@ -633,38 +613,37 @@ def explain_targets(
 
     OtherRepositoryError where the revision does not hold the package that the policy is about, UnknownTargetError.
     """
-    require_package(planner.repository, (revision,), policy)
-    paths = _paths(planner.repository, revision)
-    wanted = ((path.rstrip("/"), symbol) for path, symbol in targets)
-    return tuple(row for target in wanted for row in _explained(planner, revision, policy, paths, target))
-
-
-def _paths(repository: SourceTrees, revision: str) -> Mapping[str, ChangedPath]:
-    """A change of each path of the tree: files, links and submodules."""
+    repository = planner.repository
+    require_package(repository, (revision,), policy)
+    # A change of each path of the tree: files, links and submodules.
     paths = {path: ChangedPath(path, PathStatus.MODIFIED) for path in repository.tree(revision)}
     for path, target in repository.links(revision).items():
         commit = target.removeprefix("commit ") if target.startswith("commit ") else None
         bump = SubmoduleBump(commit, commit) if commit else None
         paths[path] = ChangedPath(path, PathStatus.MODIFIED, submodule=bump)
-    return paths
-
-
-def _explained(
-    planner: Planner, revision: str, policy: Policy, paths: Mapping[str, ChangedPath], target: tuple[str, str]
-) -> tuple[Explanation, ...]:
-    path, symbol = target
-    if path not in paths:
-        raise UnknownTargetError(f"{on_one_line(path)}: {_no_path(path, paths)}")
-    _require_symbol(planner.repository.read_blob(revision, path), path, symbol)
-    change = Change(revision, revision, revision, (paths[path],))
-    cells = packaged_cell_map()
-    effects = planner.effects_of_whole(change, policy, cells)
-    names = _symbols(planner, revision, path, policy) if effects is not None and effects.inside(path) else {}
-    condition = _ONLY_SOME if policy.reach and policy.reach.dependencies and path in REQUIREMENTS else ""
-    planned = plan(change, policy, (), effects, measured=planner.measured(change, policy, cells))
-    found = explanations(planned, classify(path, policy, effects), symbol, names, condition)
-    maps = maps_of(policy, planner.repository, revision)
-    return tuple(with_maps(with_must_run(explanation, planned), maps) for explanation in found)
+    cells, maps, rows = packaged_cell_map(), maps_of(policy, repository, revision), []
+    for named, symbol in targets:
+        path = named.rstrip("/")
+        if path not in paths:
+            raise UnknownTargetError(f"{on_one_line(path)}: {_no_path(path, paths)}")
+        content = repository.read_blob(revision, path) or b""
+        known = symbols_of(content) if path.endswith(".py") else ()
+        if symbol and not any(f"{name}.".startswith(f"{symbol}.") for name in known):
+            fix = suggest(symbol, known) if known else "leave it out: no symbol of the file can be read"
+            raise UnknownTargetError(f"{on_one_line(path)} has no symbol {symbol}; {fix}")
+        change = Change(revision, revision, revision, (paths[path],))
+        effects = planner.effects_of_whole(change, policy, cells)
+        # The symbols of a source file in order, each with whether an import of the file runs it.
+        names: Mapping[str, bool] = {}
+        if effects is not None and effects.inside(path) and policy.reach is not None:
+            view = planner.tree(revision, policy).program.view(module_name(path, policy.reach.roots) or "")
+            kinds = {name: view.symbols[name].kind for name in view.symbols} if view is not None else {}
+            names = {name: kinds.get(name) in ("variable", "class") for name in symbols_of(content)}
+        condition = _ONLY_SOME if policy.reach and policy.reach.dependencies and path in REQUIREMENTS else ""
+        planned = plan(change, policy, (), effects, measured=planner.measured(change, policy, cells))
+        found = explanations(planned, classify(path, policy, effects), symbol, names, condition)
+        rows += [with_maps(with_must_run(explanation, planned), maps) for explanation in found]
+    return tuple(rows)
 
 
 def _no_path(path: str, paths: Collection[str]) -> str:
@@ -676,23 +655,6 @@ def _no_path(path: str, paths: Collection[str]) -> str:
     return f"this commit has no such path; {f'did you mean {on_one_line(near)}?' if near else 'name one of it'}"
 
 
-def _require_symbol(content: bytes | None, path: str, symbol: str) -> None:
-    """UnknownTargetError for a symbol that a file does not have."""
-    known = symbols_of(content or b"") if symbol and path.endswith(".py") else ()
-    if symbol and not any(f"{name}.".startswith(f"{symbol}.") for name in known):
-        fix = suggest(symbol, known) if known else "leave it out: no symbol of the file can be read"
-        raise UnknownTargetError(f"{on_one_line(path)} has no symbol {symbol}; {fix}")
-
-
-def _symbols(planner: Planner, revision: str, path: str, policy: Policy) -> Mapping[str, bool]:
-    """The symbols of a source file in order, each with whether an import of the file runs it."""
-    assert policy.reach is not None
-    view = planner.tree(revision, policy).program.view(module_name(path, policy.reach.roots) or "")
-    content = planner.repository.read_blob(revision, path)
-    kinds = {name: view.symbols[name].kind for name in view.symbols} if view is not None else {}
-    return {name: kinds.get(name) in ("variable", "class") for name in symbols_of(content or b"")}
-
-
 def uses_at(
     repository: SourceTrees, commit: str, reach: ReachPolicy, source: str, store: SummaryStore | None = None
 ) -> Uses:
@@ -700,7 +662,9 @@ def uses_at(
 
     `store` keeps what was read of it, unless a content was not there: a partial clone may have it the next time.
     """
-    key = _uses_key(commit, reach, source)
+    # All that the answer depends on.
+    parts = (str(USES_VERSION), str(SUMMARY_VERSION), commit, reach.package, reach.callers, source)
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     known = store.load(Uses, [key]).get(key) if store is not None else None
     if known is not None:
         return known
@@ -711,9 +675,3 @@ def uses_at(
     if store is not None and len(sources) == len(tree):
         store.save(Uses, {key: uses})
     return uses
-
-
-def _uses_key(commit: str, reach: ReachPolicy, source: str) -> str:
-    """All that the answer depends on, as one digest."""
-    parts = (str(USES_VERSION), str(SUMMARY_VERSION), commit, reach.package, reach.callers, source)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

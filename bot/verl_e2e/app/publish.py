@@ -190,10 +190,12 @@ class CheckPublisher:
                 listed[sha] = self.checks.check_runs(repository_of(target), sha)
             return listed[sha]
 
-        self._note_open(target, [check for check in checks if check.status != CheckStatus.COMPLETED])
+        still_open = [check for check in checks if check.status != CheckStatus.COMPLETED]
+        self._note_checks(target, still_open, concluded=False)
         outcomes = [(check, *self._post_check(target, check, there)) for check in checks]
         written = [check for check, known, _ in outcomes if known]
-        self._note_concluded(target, [check for check in written if check.status == CheckStatus.COMPLETED])
+        done = [check for check in written if check.status == CheckStatus.COMPLETED]
+        self._note_checks(target, done, concluded=True)
         return min((wait_s for _, _, wait_s in outcomes if wait_s > 0), default=0.0)
 
     def _post_check(
@@ -268,48 +270,42 @@ class CheckPublisher:
                 found += checks
             elif head_sha == target.head_sha and isinstance(target, Pull) and target.state is PullState.OPEN:
                 theirs = {pull.ref.number for pull in others}
-                found += [check for check in checks if _owner(check) not in theirs]
+                # The pull request that wrote a check last, none for a merge group.
+                owners = [(check, read_check_id(check.external_id)) for check in checks]
+                found += [check for check, own in owners if own is None or own.number not in theirs]
         return tuple(sorted(found, key=lambda check: (check.head_sha, check.name)))
 
     def any_open(self, target: Target) -> bool:
         """Whether something of this target may be open."""
         return any(self._open_on(repository_of(target), head_sha) for head_sha in self._heads(target))
 
-    def _note_open(self, target: Target, checks: list[CheckRun]) -> None:
-        """These are about to be written without a conclusion."""
-        for head_sha in dict.fromkeys(check.head_sha for check in checks):
-            new = [OpenCheck(item.name, head_sha, item.external_id) for item in checks if item.head_sha == head_sha]
-            with self.lock:
-                if head_sha not in self._kept_heads(target):
-                    self._keep_heads(target, [*self._heads(target), head_sha])
-                known = {check.name: check for check in self._open_on(repository_of(target), head_sha)}
-                opened = known | {check.name: check for check in new}
-                if opened != known:
-                    self._keep_open(target, head_sha, opened.values())
-
-    def _note_concluded(self, target: Target, checks: list[CheckRun]) -> None:
-        """These were written with a conclusion."""
-        for head_sha in dict.fromkeys(check.head_sha for check in checks):
-            done = {check.name for check in checks if check.head_sha == head_sha}
-            with self.lock:
-                opened = self._open_on(repository_of(target), head_sha)
-                left = [check for check in opened if check.name not in done]
-                if left != opened:
-                    self._keep_open(target, head_sha, left)
+    def _note_checks(self, target: Target, checks: Iterable[CheckRun], *, concluded: bool) -> None:
+        """These are about to be written without a conclusion, or were written with one."""
+        repository, now = repository_of(target), self.clock.now()
+        by_head: dict[str, list[OpenCheck]] = {}
+        for check in checks:
+            by_head.setdefault(check.head_sha, []).append(OpenCheck(check.name, check.head_sha, check.external_id))
         with self.lock:
+            for head_sha, written in by_head.items():
+                before = {check.name: check for check in self._open_on(repository, head_sha)}
+                after = before | {check.name: check for check in written}
+                if concluded:
+                    names = {check.name for check in written}
+                    after = {name: check for name, check in before.items() if name not in names}
+                if after != before:
+                    rows = tuple(sorted((check.name, check.external_id) for check in after.values()))
+                    note = OpenChecks(repository=repository, subject=f"{head_sha}:opened", at=now, checks=rows)
+                    self.ledger.put_note(note)
             kept = self._kept_heads(target)
-            heads = [head_sha for head_sha in kept if self._open_on(repository_of(target), head_sha)]
+            heads = [*dict.fromkeys((*kept, *(by_head if not concluded else ())))]
+            heads = [head_sha for head_sha in heads if self._open_on(repository, head_sha)]
             if heads != kept:
-                self._keep_heads(target, heads)
+                subject = _subject_of_heads(target)
+                self.ledger.put_note(OpenHeads(repository=repository, subject=subject, at=now, heads=tuple(heads)))
 
     def _open_on(self, repository: str, head_sha: str) -> list[OpenCheck]:
         kept = self.ledger.note(OpenChecks, repository, f"{head_sha}:opened")
         return [OpenCheck(name, head_sha, external_id) for name, external_id in kept.checks] if kept else []
-
-    def _keep_open(self, target: Target, head_sha: str, checks: Iterable[OpenCheck]) -> None:
-        rows = tuple(sorted((check.name, check.external_id) for check in checks))
-        repository, now = repository_of(target), self.clock.now()
-        self.ledger.put_note(OpenChecks(repository=repository, subject=f"{head_sha}:opened", at=now, checks=rows))
 
     def _heads(self, target: Target) -> list[str]:
         """The heads where something of the target may be open, the one that it has now among them."""
@@ -319,19 +315,9 @@ class CheckPublisher:
         kept = self.ledger.note(OpenHeads, repository_of(target), _subject_of_heads(target))
         return list(kept.heads) if kept is not None else []
 
-    def _keep_heads(self, target: Target, heads: Iterable[str]) -> None:
-        subject, now = _subject_of_heads(target), self.clock.now()
-        self.ledger.put_note(OpenHeads(repository=repository_of(target), subject=subject, at=now, heads=tuple(heads)))
-
 
 def _subject_of_heads(target: Target) -> str:
     return f"{target.ref.number}:opened" if isinstance(target, Pull) else f"{target.head_sha}:opened"
-
-
-def _owner(check: OpenCheck) -> int:
-    """The pull request that wrote a check last, 0 for a merge group."""
-    own = read_check_id(check.external_id)
-    return own.number if own is not None else 0
 
 
 def content_digest(value: object) -> str:
@@ -488,31 +474,33 @@ class PostRestorer:
         if is_read and known is not None and self.clock.now() - known.at < BELIEVED:
             return
         if known is not None or latest:
-            self._read_card(target.ref, card)
-            self._read_checks(target, checks)
+            self._compare(target, checks, card)
         self._remember(target.ref, status=latest)
 
-    def _read_card(self, ref: PullRef, wanted: str) -> None:
-        posted, conversation = self.comments.posted_card(ref), self.comments.conversation
-        if posted is None:
-            return
-        found = conversation.read(ref, posted.remote_id)
-        if found is not None and found.minimized:
-            # No way leads back but to write it again in another place.
-            conversation.delete(ref, found.id)
-        if found is None or found.minimized or not _is_same_text(found.body, wanted):
-            self.ledger.put_note(posted.model_copy(update={"digest": ""}))
-
-    def _read_checks(self, target: Pull, wanted: tuple[CheckRun, ...]) -> None:
-        repository, publisher = target.ref.repository, self.check_posts
-        there = {check.id: check for check in publisher.checks.check_runs(repository, target.head_sha)}
+    def _compare(self, target: Pull, wanted: tuple[CheckRun, ...], card: str) -> None:
+        """Read what is there, and forget what does not say what it should."""
+        ref, conversation, publisher = target.ref, self.comments.conversation, self.check_posts
+        posted = self.comments.posted_card(ref)
+        if posted is not None:
+            found = conversation.read(ref, posted.remote_id)
+            if found is not None and found.minimized:
+                # No way leads back but to write it again in another place.
+                conversation.delete(ref, found.id)
+            if found is None or found.minimized or not _is_same_text(found.body, card):
+                self.ledger.put_note(posted.model_copy(update={"digest": ""}))
+        there = {check.id: check for check in publisher.checks.check_runs(ref.repository, target.head_sha)}
         for check in wanted:
-            posted = publisher.posted(repository, check.head_sha, check.name)
-            if posted is None or check.head_sha != target.head_sha:
+            of_check = publisher.posted(ref.repository, check.head_sha, check.name)
+            if of_check is None or check.head_sha != target.head_sha:
                 continue
-            found = there.get(posted.remote_id)
-            if found is None or not _says_the_same(found, check):
-                publisher.forget_check(repository, check.head_sha, check.name)
+            shown = there.get(of_check.remote_id)
+            texts = ("title", "summary", "text")
+            if (
+                shown is None
+                or (shown.status, shown.conclusion) != (check.status, check.conclusion)
+                or not all(_is_same_text(getattr(shown, name), getattr(check, name)) for name in texts)
+            ):
+                publisher.forget_check(ref.repository, check.head_sha, check.name)
 
     def _remember(self, ref: PullRef, *, status: str = "", touched: bool = False) -> None:
         subject, now = _subject_of_reading(ref), self.clock.now()
@@ -523,12 +511,6 @@ class PostRestorer:
 
 def _subject_of_reading(ref: PullRef) -> str:
     return f"{ref.number}:read"
-
-
-def _says_the_same(found: CheckRun, wanted: CheckRun) -> bool:
-    states = (found.status, found.conclusion) == (wanted.status, wanted.conclusion)
-    texts = ((found.title, wanted.title), (found.summary, wanted.summary), (found.text, wanted.text))
-    return states and all(_is_same_text(old, new) for old, new in texts)
 
 
 def _is_same_text(found: str, wanted: str) -> bool:
@@ -572,8 +554,20 @@ class Answers:
                 continue
             left = self._answers_left(question, asked[:place], target, target_state.policy)
             if left > 0:
-                text = render_help() if question.verb == "help" else self._explained(question, target_state)
-                self.comments.say(replace(message, body=text))
+                body = render_help()
+                if question.verb == "explain":
+                    path, _, symbol = question.arguments[0].partition(":")
+                    rows: tuple[str, ...]
+                    try:
+                        found = self.analysis.explain(target, target_state.policy, path, symbol)
+                        rows = tuple(row for item in found for row in render_explanation(item).splitlines())
+                        rows = (*rows[:MAX_EXPLAINED_ROWS], *((TOO_MANY,) if len(rows) > MAX_EXPLAINED_ROWS else ()))
+                    except UserError as error:
+                        rows = (str(error),)
+                    rows = tuple(fenced_row(row) for row in rows)
+                    fence = fence_for(rows)
+                    body = "\n".join((f"{fence}text", *rows, fence)) + "\n"
+                self.comments.say(replace(message, body=body))
             elif left == 0:
                 self.comments.say(replace(message, body=NO_MORE))
 
@@ -591,18 +585,3 @@ class Answers:
             return MAX_WITH_ROLE - own
         is_said_once = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
         return -1 if is_said_once else 0
-
-    def _explained(self, asked: RecordedCommand, target_state: TargetState) -> str:
-        path, _, symbol = asked.arguments[0].partition(":")
-        try:
-            found = self.analysis.explain(target_state.target, target_state.policy, path, symbol)
-        except UserError as error:
-            return _fenced((str(error),))
-        rows = tuple(row for explanation in found for row in render_explanation(explanation).splitlines())
-        return _fenced((*rows[:MAX_EXPLAINED_ROWS], *((TOO_MANY,) if len(rows) > MAX_EXPLAINED_ROWS else ())))
-
-
-def _fenced(rows: tuple[str, ...]) -> str:
-    inert = tuple(fenced_row(row) for row in rows)
-    fence = fence_for(inert)
-    return "\n".join((f"{fence}text", *inert, fence)) + "\n"

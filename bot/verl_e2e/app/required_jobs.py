@@ -16,7 +16,7 @@ from verl_e2e.core.compare.cell_map import unpack_cells
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
-from verl_e2e.core.model.jobs import Checkpoint, Isolation, Job, Patch, RehearsalJob, Repository, SiteProfile
+from verl_e2e.core.model.jobs import Checkpoint, Isolation, Patch, RehearsalJob, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.space import variant_named
@@ -268,8 +268,26 @@ class _Builder:
             asked_by=asked_by,
             uncoverable=outline.uncoverable,
         )
+        policy, sources = self._policy, self._sources
         try:
-            job = self._job(outline, verl_ref or self._policy.verl.commit, image)
+            verl_commit = policy.verl.commit
+            if verl_ref and verl_ref != verl_commit:
+                verl_commit = sources.verl(verl_ref).resolve(verl_ref)
+            if image and (refused := refused_image(image, policy)):
+                raise BuildError(refused)
+            if policy.patches and verl_commit not in self._patches:
+                # Those that fit both commits.
+                verl = sources.verl(verl_commit)
+                places = {"bridge": (self._trees, self._head), "verl": (verl, verl_commit)}
+                self._patches[verl_commit] = fit_patches(policy.patches, places)
+            job = build_job(
+                outline,
+                policy=policy,
+                site=site_in_image(sources.site, policy.image, image),
+                sources=portable_sources(self._head, verl_commit),
+                patches=self._patches.get(verl_commit, NO_PATCHES),
+                require_bridge_checks=policy.require_bridge_checks,
+            )
         except (BuildError, UserError) as error:
             return replace(made, missing=str(error))
         job = job.model_copy(update={"id": made.id, "origins": self._origins})
@@ -292,29 +310,6 @@ class _Builder:
             python=self._sources.site.rehearsal_python,
             isolation=self._policy.isolation,
         )
-
-    def _job(self, outline: JobOutline, verl_ref: str, image: str) -> Job:
-        """BuildError or UserError where it cannot be completed."""
-        pinned = verl_ref == self._policy.verl.commit
-        verl_commit = verl_ref if pinned else self._sources.verl(verl_ref).resolve(verl_ref)
-        if image and (refused := refused_image(image, self._policy)):
-            raise BuildError(refused)
-        return build_job(
-            outline,
-            policy=self._policy,
-            site=site_in_image(self._sources.site, self._policy.image, image),
-            sources=portable_sources(self._head, verl_commit),
-            patches=self._fitting(verl_commit),
-            require_bridge_checks=self._policy.require_bridge_checks,
-        )
-
-    def _fitting(self, verl_commit: str) -> PatchChoice:
-        """The declared patches that fit both commits."""
-        if verl_commit not in self._patches and self._policy.patches:
-            verl = self._sources.verl(verl_commit)
-            places = {"bridge": (self._trees, self._head), "verl": (verl, verl_commit)}
-            self._patches[verl_commit] = fit_patches(self._policy.patches, places)
-        return self._patches.get(verl_commit, NO_PATCHES)
 
 
 _MOST_BYTES = 4 * 1024 * 1024
@@ -352,7 +347,7 @@ class VerdictReuse:
     def _of_this_head(self, target: Target, wanted: WantedJob, runs: tuple[Run, ...]) -> Run | None:
         """A good run of this very job, judged again for what is asked of it now; None where that does not help."""
         run = to_judge_again(wanted, target.head_sha, runs)
-        if run is None or (run.key, wanted.digest) in self.refused:
+        if run is None or self.refused.find((run.key, wanted.digest)) is not None:
             return None
         judged = self._judged_again(wanted, run)
         if judged is None or not (judged.result is Result.PASS or judged.never_entered):
@@ -372,7 +367,7 @@ class VerdictReuse:
         """A run on the same code as it is judged for a job, None where none speaks for it."""
         now = self.clock.now()
         origin = run_to_reuse(wanted, target, self._known(target, wanted, runs), now, policy.gate.reuse_h)
-        if origin is None or (origin.key, wanted.digest) in self.refused:
+        if origin is None or self.refused.find((origin.key, wanted.digest)) is not None:
             return None
         spoken: Run | None = None
         if not _ran_outside(origin, reached):

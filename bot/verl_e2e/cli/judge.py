@@ -80,7 +80,7 @@ def triage_verb(logs: tuple[str, ...], *, explain: bool, as_json: bool | None) -
     wants_json = as_json if as_json is not None else not (explain or (sys.stdout is not None and sys.stdout.isatty()))
     for name in logs:
         try:
-            _triage(name, explain=explain, as_json=wants_json)
+            click.echo(_triaged(name, explain=explain, as_json=wants_json))
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -88,26 +88,17 @@ def triage_verb(logs: tuple[str, ...], *, explain: bool, as_json: bool | None) -
     return code
 
 
-def _triage(name: str, *, explain: bool, as_json: bool) -> None:
-    from verl_e2e.adapters.files.logs import log_facts
-    from verl_e2e.core.report.run_card import triage_line
-    from verl_e2e.core.triage.explain import triage_text
-    from verl_e2e.core.triage.triage import triage as triage_facts
+def _triaged(name: str, *, explain: bool, as_json: bool) -> str:
+    from verl_e2e.adapters.files.logs import log_facts, log_with_times
+    from verl_e2e.core.report.run_card import explained_line, triage_line
+    from verl_e2e.core.triage.explain import explain_log, explain_text, triage_text
+    from verl_e2e.core.triage.triage import triage
 
     if explain:
-        _explain(name, as_json=as_json)
-    else:
-        answer = triage_facts(log_facts(name))
-        click.echo(triage_line(name, answer) if as_json else triage_text(name, answer) + "\n")
-
-
-def _explain(name: str, *, as_json: bool) -> None:
-    from verl_e2e.adapters.files.logs import log_with_times
-    from verl_e2e.core.report.run_card import explained_line
-    from verl_e2e.core.triage.explain import explain_log, explain_text
-
-    message = explain_log(*log_with_times(name))
-    click.echo(explained_line(name, message) if as_json else explain_text(name, message) + "\n")
+        found = explain_log(*log_with_times(name))
+        return explained_line(name, found) if as_json else f"{explain_text(name, found)}\n"
+    answer = triage(log_facts(name))
+    return triage_line(name, answer) if as_json else f"{triage_text(name, answer)}\n"
 
 
 @click.command()

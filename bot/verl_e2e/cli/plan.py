@@ -90,26 +90,16 @@ def plan_verb(
     if pull is not None:
         if repo or base or head:
             raise click.UsageError("give either a pull request, or --repo, --base and --head")
-        return _show(_plan_of_pull(pull, options), as_json=as_json)
+        from verl_e2e.wiring.pulls import PullPlanRequest, plan_address
+
+        urls = os.environ.get("GITHUB_API_URL", ""), os.environ.get("GITHUB_SERVER_URL", "")
+        token = os.environ.get("GITHUB_TOKEN", "")
+        of_pull = PullPlanRequest(pull, _plan_request(Path(), **options), *urls, token, os.environ)
+        return _show(plan_address(of_pull, lambda: datetime.now(UTC))[0], as_json=as_json)
     from verl_e2e.wiring import planning as wiring
 
     request = _plan_request(repo or Path(), **options)
     return _show(wiring.plan_change(request, base or wiring.DEFAULT_BRANCH, head or "HEAD"), as_json=as_json)
-
-
-def _plan_of_pull(address: str, options: dict[str, Any]) -> "Planned":
-    from verl_e2e.wiring.pulls import PullPlanRequest, plan_address
-
-    request = PullPlanRequest(
-        address,
-        _plan_request(Path(), **options),
-        os.environ.get("GITHUB_API_URL", ""),
-        os.environ.get("GITHUB_SERVER_URL", ""),
-        os.environ.get("GITHUB_TOKEN", ""),
-        os.environ,
-    )
-    planned, _ = plan_address(request, lambda: datetime.now(UTC))
-    return planned
 
 
 def _show(planned: "Planned", *, as_json: bool) -> int:

@@ -87,6 +87,7 @@ def run_verb(
 
     Example: verl-e2e run --job job.json --out out --baseline origin/main
     """
+    from verl_e2e.adapters.dispatch import COMMAND
     from verl_e2e.adapters.files.folders import read_job, read_junit_file, run_folders
     from verl_e2e.app import judge_folder as judging
     from verl_e2e.cli.rehearse import run_ordered, take_nonce
@@ -98,8 +99,10 @@ def run_verb(
     from verl_e2e_runner.run import run_job
     from verl_e2e_runner.trees import fetch_baseline, with_clones
 
-    if keep_caches:
-        _check_new(keep_caches, runs=not (flags["prepare"] or flags["dry_run"]))
+    if keep_caches and (flags["prepare"] or flags["dry_run"]):
+        raise click.UsageError("--keep-caches needs a run, and --prepare and --dry-run start none")
+    if keep_caches and keep_caches.exists() and (not keep_caches.is_dir() or any(keep_caches.iterdir())):
+        raise click.UsageError(f"--keep-caches {keep_caches} exists and is not an empty folder; name a new one")
     job, environ = with_clones(read_job(job_file), work or out.parent), dict(os.environ)
     if isinstance(job, RehearsalJob):
         of_jobs = bool(flags["dry_run"] or keep_caches or junit)
@@ -112,8 +115,10 @@ def run_verb(
         _prepare(job, out, work, environ)
         return 0
     if flags["dry_run"]:
-        again = _prepare_command(job_file, out, work)
-        click.echo(dry_run(job, out, environ=environ, work=work, prepare=again), nl=False)
+        # The command line of `run --prepare` for the same folders, usable from any working directory.
+        places = ("--work", str(work.resolve())) if work else ()
+        again = ("run", "--job", str(job_file.resolve()), "--out", str(out.resolve()), *places, "--prepare")
+        click.echo(dry_run(job, out, environ=environ, work=work, prepare=(*COMMAND, *again)), nl=False)
         click.echo("".join(f"# {sentence}\n" for sentence in possible_followups(job, allowed or NOTHING)), nl=False)
         return 0
     if reason := unable(sys.platform):
@@ -140,14 +145,6 @@ def run_verb(
     return EXIT_INTERRUPTED if interrupted else exit_code(shown)
 
 
-def _check_new(keep_caches: Path, *, runs: bool) -> None:
-    """UsageError where the folder for kernels is not new, or where nothing runs that could fill it."""
-    if not runs:
-        raise click.UsageError("--keep-caches needs a run, and --prepare and --dry-run start none")
-    if keep_caches.exists() and (not keep_caches.is_dir() or any(keep_caches.iterdir())):
-        raise click.UsageError(f"--keep-caches {keep_caches} exists and is not an empty folder; name a new one")
-
-
 def _prepare(job: "Job", out: Path, work: Path | None, environ: Mapping[str, str]) -> None:
     """Create the folders for a run by hand. A blocking preflight finding is reported as a user's mistake."""
     from verl_e2e_runner.by_hand import prepare_by_hand
@@ -158,14 +155,6 @@ def _prepare(job: "Job", out: Path, work: Path | None, environ: Mapping[str, str
         _to_stderr(f"{finding.check}: {finding.summary}")
     if stopping:
         raise click.ClickException("\n".join(f"{finding.summary}; {finding.fix}" for finding in stopping))
-
-
-def _prepare_command(job_file: Path, out: Path, work: Path | None) -> tuple[str, ...]:
-    """The command line of `run --prepare` for the same folders, usable from any working directory."""
-    from verl_e2e.adapters.dispatch import COMMAND
-
-    folders = ("--work", str(work.resolve())) if work else ()
-    return (*COMMAND, "run", "--job", str(job_file.resolve()), "--out", str(out.resolve()), *folders, "--prepare")
 
 
 @click.command("check")

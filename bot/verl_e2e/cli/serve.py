@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -93,7 +94,10 @@ def listen(settings: "Settings", service: "Service") -> None:
 
     from verl_e2e.web import Door, PatientProtocol, Probes, create_app
 
-    listeners = _listeners(settings)
+    # Bound before anything starts, so that a port in use is reported: for webhooks, and for metrics if apart.
+    listeners = [_listener(settings.host, settings.port, "set VERL_E2E_HOST and VERL_E2E_PORT to a free address")]
+    if settings.metrics_address is not None:
+        listeners.append(_listener(*settings.metrics_address, "set VERL_E2E_METRICS_ADDRESS to a free one"))
     metrics = service.monitoring.metrics
     probes = Probes(
         service.stalled,
@@ -133,14 +137,6 @@ def listen(settings: "Settings", service: "Service") -> None:
 def _web(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _listeners(settings: "Settings") -> list[socket.socket]:
-    """The bound sockets, so that a port in use is reported before anything starts: webhooks, and metrics if apart."""
-    listeners = [_listener(settings.host, settings.port, "set VERL_E2E_HOST and VERL_E2E_PORT to a free address")]
-    if settings.metrics_address is not None:
-        listeners.append(_listener(*settings.metrics_address, "set VERL_E2E_METRICS_ADDRESS to a free one"))
-    return listeners
 
 
 def _listener(host: str, port: int, fix: str) -> socket.socket:
@@ -194,15 +190,13 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
             break
     if as_json:
         click.echo(
-            indented_json({"schema": 2, "repositories": {name: list(map(_json, each)) for name, each in found.items()}})
+            indented_json(
+                {"schema": 2, "repositories": {name: [asdict(item) for item in each] for name, each in found.items()}}
+            )
         )
     else:
         click.echo("\n\n".join(_findings_text(name, findings) for name, findings in found.items()))
     return EXIT_FINDINGS if any(item.state is Health.ERROR for findings in found.values() for item in findings) else 0
-
-
-def _json(finding: "SetupFinding") -> dict[str, str]:
-    return {"about": finding.about, "state": finding.state, "sentence": finding.sentence, "fix": finding.fix}
 
 
 def _findings_text(name: str, found: "Iterable[SetupFinding]") -> str:

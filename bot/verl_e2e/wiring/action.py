@@ -13,7 +13,7 @@ from verl_e2e.adapters.files.folders import folder_files, run_folders
 from verl_e2e.adapters.files.run_folder import write_files
 from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.github.pulls import GithubPulls
-from verl_e2e.adapters.github.session import PUBLIC_API_URL, GitHub, anonymously, with_token
+from verl_e2e.adapters.github.session import PUBLIC_API_URL, anonymously, with_token
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.adapters.metrics import Metrics
 from verl_e2e.adapters.mirror import Mirrors
@@ -91,15 +91,6 @@ def action_handlers(
 ) -> Iterator[tuple[Handlers, DerivedLedger]]:
     """The handlers and their memory, for as long as the block lasts; git gets `environ`."""
     github = with_token(settings.token, app_id=settings.app_id, api_url=settings.api_url)
-    try:
-        yield _handlers(settings, environ, github, clock)
-    finally:
-        github.close()
-
-
-def _handlers(
-    settings: ActionSettings, environ: Mapping[str, str], github: GitHub, clock: Clock
-) -> tuple[Handlers, DerivedLedger]:
     forge = github_ports(github, app_id=settings.app_id)
     memory = DerivedLedger(
         forge.checks, forge.conversation, forge.pulls, clock, app_id=settings.app_id, before=settings.before
@@ -107,20 +98,7 @@ def _handlers(
     folder = settings.work / "mirrors"
     mirrors = Mirrors(folder, settings.web_url, token=lambda _: settings.token, environ=environ)
     analysis = LimitedAnalysis(folder, settings.web_url, settings.work / "summaries", mirrors)
-    site = with_image(load_profile(settings.site, settings.site_values, {"home": settings.home}), settings.image)
-    jobs = JobPorts(
-        backend=GitHubActionsBackend(GithubWorkflows(github, analysis.unpack), _dispatching(settings), clock),
-        analysis=analysis,
-        changes=mirrors.changes,
-        sources=JobSources(verl_source(settings.verl), site, program=program_digest(*settings.tool)),
-        artifacts=settings.work / "artifacts",
-        watcher=Metrics(),
-    )
-    return build_handlers(forge, jobs, memory, clock, analysis.commands), memory
-
-
-def _dispatching(settings: ActionSettings) -> DispatchSettings:
-    return DispatchSettings(
+    dispatching = DispatchSettings(
         branch=settings.branch,
         tool_repository=settings.tool[0],
         tool_sha=settings.tool[1],
@@ -131,3 +109,16 @@ def _dispatching(settings: ActionSettings) -> DispatchSettings:
         verify=verify_attestations(),
         followed=True,
     )
+    try:
+        site = with_image(load_profile(settings.site, settings.site_values, {"home": settings.home}), settings.image)
+        jobs = JobPorts(
+            backend=GitHubActionsBackend(GithubWorkflows(github, analysis.unpack), dispatching, clock),
+            analysis=analysis,
+            changes=mirrors.changes,
+            sources=JobSources(verl_source(settings.verl), site, program=program_digest(*settings.tool)),
+            artifacts=settings.work / "artifacts",
+            watcher=Metrics(),
+        )
+        yield build_handlers(forge, jobs, memory, clock, analysis.commands), memory
+    finally:
+        github.close()

@@ -291,7 +291,15 @@ class Service:
         """Each thing that the work needs, with what is wrong with it; empty for nothing. No secrets."""
         database = "" if self._database_is_there() else "it does not answer"
         checks = {"database": database, "worker": self.stalled()}
-        return checks | {name: _said(check) for name, check in self.monitoring.checks.items()}
+        for name, check in self.monitoring.checks.items():
+            try:
+                checks[name] = check()
+            except TimeoutError:
+                checks[name] = "it does not answer in time"
+            except Exception as error:
+                # Its text may hold anything.
+                checks[name] = f"it cannot be checked ({type(error).__name__})"
+        return checks
 
     def _database_is_there(self) -> bool:
         try:
@@ -321,16 +329,6 @@ class Service:
         )
 
 
-def _said(check: Callable[[], str]) -> str:
-    """What a check says; one that fails says no more than that, because its error may hold anything."""
-    try:
-        return check()
-    except TimeoutError:
-        return "it does not answer in time"
-    except Exception as error:
-        return f"it cannot be checked ({type(error).__name__})"
-
-
 def open_service(
     settings: Settings,
     clock: Clock,
@@ -349,27 +347,7 @@ def open_service(
     ledger, worklist, outbox = SqlLedger(store, metrics), SqlWorklist(store), SqlOutbox(store)
     deliveries, figures = SqlDeliveries(store), SqlFigures(store)
     retention = Retention(store, settings.data / "runs")
-    worker = Worker(
-        _counted(make_work(settings, ledger, worklist, outbox, clock, monitoring), metrics),
-        deliveries,
-        worklist,
-        outbox,
-        store,
-        clock,
-        lambda: retention.remove(clock.now() - timedelta(days=settings.keep_days)),
-        workers=settings.workers,
-        tick_s=settings.tick_s,
-        make_pool=make_pool,
-    )
-    answers = Bounded(figures.answers, _DATABASE_S)
-    service = Service(settings, store, deliveries, worker, clock, monitoring, answers)
-    metrics.watch(CountsCollector(service.counters, service.gauges))
-    metrics.watch(SharedCollector(Bounded(lambda: figures.read(clock.now()), _DATABASE_S)))
-    return service
-
-
-def _counted(work: Work, metrics: Metrics) -> Work:
-    """The same work, each piece of which is counted."""
+    work = make_work(settings, ledger, worklist, outbox, clock, monitoring)
 
     def process(delivery: Received) -> Collection[str]:
         outcome = "failed"
@@ -390,7 +368,23 @@ def _counted(work: Work, metrics: Metrics) -> Work:
         finally:
             metrics.reconciled(time.perf_counter() - began)
 
-    return replace(work, process=process, reconcile=reconcile)
+    worker = Worker(
+        replace(work, process=process, reconcile=reconcile),
+        deliveries,
+        worklist,
+        outbox,
+        store,
+        clock,
+        lambda: retention.remove(clock.now() - timedelta(days=settings.keep_days)),
+        workers=settings.workers,
+        tick_s=settings.tick_s,
+        make_pool=make_pool,
+    )
+    answers = Bounded(figures.answers, _DATABASE_S)
+    service = Service(settings, store, deliveries, worker, clock, monitoring, answers)
+    metrics.watch(CountsCollector(service.counters, service.gauges))
+    metrics.watch(SharedCollector(Bounded(lambda: figures.read(clock.now()), _DATABASE_S)))
+    return service
 
 
 # The bot decides and judges, and the runner runs; both come from one wheel.
@@ -468,6 +462,9 @@ def github_work(
         metrics.watch(ApiCollector(github.calls.by_answer, lambda: github.calls.budgets(clock.now().timestamp())))
         mirrors = Mirrors(settings.data, web_url, token=github.token, environ=environ)
         analysis = make_analysis(settings, mirrors)
+        # What judges here and runs there: the packages of this process, and what the back end calls.
+        called = {"slurm": settings.slurm_command, "ray": settings.ray_command}.get(settings.backend, "")
+        program = program_digest(*settings.tool, str(called))
         jobs = JobPorts(
             backend=(make_backend or backend_of)(settings, github, analysis, clock, environ),
             analysis=analysis,
@@ -476,7 +473,7 @@ def github_work(
                 verl_source(settings.verl),
                 site_of(settings, environ),
                 web_url if settings.fetches else "",
-                program=_program(settings),
+                program=program,
             ),
             artifacts=settings.data / "runs",
             watcher=metrics,
@@ -561,9 +558,3 @@ def _orders(settings: Settings) -> Path | None:
     if settings.backend == "ray":
         return settings.ray_folder
     return settings.data / "local" if settings.backend == "local" else None
-
-
-def _program(settings: Settings) -> str:
-    """What judges here and runs there: the packages of this process, and what the back end calls."""
-    called = {"slurm": settings.slurm_command, "ray": settings.ray_command}.get(settings.backend, "")
-    return program_digest(*settings.tool, str(called))

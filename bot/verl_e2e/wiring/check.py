@@ -76,7 +76,11 @@ def check_here(
     places = Checkouts(bridge, verl, GitRepository(order.megatron_lm) if order.megatron_lm else None)
     policy = policy_of(bridge, order.base, order.policy)
     verl_commit, notes = verl_commit_of(verl, order.verl_ref, policy)
-    site = load_profile(order.site, _site_values(order.values), {"home": environ.get("HOME", "/")})
+    try:
+        values = name_values(order.values)
+    except UnfitError as error:
+        raise UserError(f"--set: {error}") from None
+    site = load_profile(order.site, values, {"home": environ.get("HOME", "/")})
     if site.data is None:
         raise UserError(without_data(site))
     if bridge.dirty_files():
@@ -140,13 +144,6 @@ def follow_up_run(
     """Make the runs that the job in `out` asks for, and judge it with them; `reseal` seals it with them."""
     services = FollowUpServices(LocalDispatcher(work), run_folders(reseal=reseal), BaselineCache(work))
     return follow_up(job, out, allowed, services, say)
-
-
-def _site_values(values: tuple[str, ...]) -> dict[str, str]:
-    try:
-        return name_values(values)
-    except UnfitError as error:
-        raise UserError(f"--set: {error}") from None
 
 
 DEMO_JOB = "0-lora-ddp"

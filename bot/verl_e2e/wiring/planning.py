@@ -25,7 +25,7 @@ from verl_e2e.config.maps import load_labels, packaged_uses, read_cell_map, uses
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.plan.backtest import Case, Outcome, Usage, usage
+from verl_e2e.core.plan.backtest import Outcome, Usage, usage
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_quarantine
 from verl_e2e.core.plan.plan import Plan
@@ -135,7 +135,9 @@ def lint_policy_file(order: PlanRequest, revision: str, today: date) -> tuple[tu
     """What is wrong with `order.policy`, held against the checkout that it lies in; and what it was held against."""
     assert order.policy is not None
     policy = policy_file(order.policy)
-    checkout = _checkout_of(order.policy)
+    # The checkout that the file lies in.
+    parents = order.policy.absolute().parents
+    checkout = next((folder for folder in parents if (folder / ".git").exists()), None)
     if checkout is not None and _holds(checkout, revision, policy):
         return policy_findings(
             replace(order, repo=checkout), revision, today
@@ -143,11 +145,6 @@ def lint_policy_file(order: PlanRequest, revision: str, today: date) -> tuple[tu
     of_verl = lint_features(policy, *_verl_files(order.verl, order.verl_ref)) if order.verl is not None else ()
     note = "The file alone was checked: it lies in no checkout of Megatron-Bridge, and --repo names none."
     return (*lint_alone(policy), *_of_quarantine(policy, today), *of_verl), note
-
-
-def _checkout_of(file: Path) -> Path | None:
-    """The top folder of the git checkout that a file lies in, None where it lies in none."""
-    return next((folder for folder in file.absolute().parents if (folder / ".git").exists()), None)
 
 
 def _holds(folder: Path, revision: str, policy: Policy) -> bool:
@@ -206,14 +203,13 @@ def uses_for(order: PlanRequest, policy: Policy) -> Uses:
     pin = policy.verl.commit
     other = f", and not from {pin[:12]}, which the policy pins (--verl-ref)" if commit != pin else ""
     uses = uses_at(verl, commit, policy.reach, f"verl {commit[:12]}{other}", SummaryCache(order.cache))
-    return _used(uses, f"--verl {order.verl} at {commit[:12]}", policy, lambda: _held_by_verl(order, policy))
+    reach = policy.reach
 
+    def hint() -> str:
+        # --verl may name the repository that --repo should name.
+        return f". It holds {reach.package}: give it as --repo" if _verl_holds_package(order, policy) else ""
 
-def _held_by_verl(order: PlanRequest, policy: Policy) -> str:
-    """A hint where --verl names the repository that --repo should name."""
-    if policy.reach is None or not _verl_holds_package(order, policy):
-        return ""
-    return f". It holds {policy.reach.package}: give it as --repo"
+    return _used(uses, f"--verl {order.verl} at {commit[:12]}", policy, hint)
 
 
 def _plain_uses(folder: Path, reach: ReachPolicy) -> Uses:
@@ -271,14 +267,13 @@ def plan_labelled(order: PlanRequest, labels: Path) -> tuple[Outcome, ...]:
     policy = policy_file(order.policy) if order.policy else packaged_policy()
     planner = planner_of(repository, order, policy)
     with repository_named_by(order, policy):
-        return tuple(_outcome(planner, case, policy) for case in cases)
-
-
-def _outcome(planner: Planner, case: Case, policy: Policy) -> Outcome:
-    try:
-        return Outcome(case, planner.plan(case.base, case.head, policy).plan)
-    except UnknownRevisionError as error:
-        return Outcome(case, None, str(error))
+        outcomes = []
+        for case in cases:
+            try:
+                outcomes.append(Outcome(case, planner.plan(case.base, case.head, policy).plan))
+            except UnknownRevisionError as error:
+                outcomes.append(Outcome(case, None, str(error)))
+        return tuple(outcomes)
 
 
 def replay(order: PlanRequest, count: int, head: str) -> Usage:
@@ -287,13 +282,11 @@ def replay(order: PlanRequest, count: int, head: str) -> Usage:
     policy = policy_file(order.policy) if order.policy else packaged_policy()
     with repository_named_by(order, policy):
         planner = planner_of(repository, order, policy, head)
-    commits = repository.first_parents(head, count)
-    return usage(_plan_of_commit(planner, parent, commit, policy) for commit, parent in commits)
-
-
-def _plan_of_commit(planner: Planner, parent: str, commit: str, policy: Policy) -> Plan | None:
-    """The plan of one commit of history; None before the package came to the repository."""
-    try:
-        return planner.plan(parent, commit, policy).plan
-    except OtherRepositoryError:
-        return None
+    plans: list[Plan | None] = []
+    for commit, parent in repository.first_parents(head, count):
+        try:
+            plans.append(planner.plan(parent, commit, policy).plan)
+        except OtherRepositoryError:
+            # Before the package came to the repository.
+            plans.append(None)
+    return usage(plans)

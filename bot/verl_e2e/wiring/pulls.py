@@ -10,7 +10,7 @@ from pathlib import Path
 from verl_e2e.adapters.files.caches import SummaryCache
 from verl_e2e.adapters.github.pulls import GithubPulls, PublicRepository, named_by
 from verl_e2e.adapters.github.requester import RetryPolicy
-from verl_e2e.adapters.github.session import GitHub, anonymously, with_token
+from verl_e2e.adapters.github.session import anonymously, with_token
 from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.plan_change import Planned, PlanReaders, plan_pull
 from verl_e2e.core.model.errors import UserError
@@ -74,7 +74,11 @@ def _plan(order: PullPlanRequest, cache: Path, now: Callable[[], datetime]) -> t
     api = (order.api_url or api_of(address.web)).rstrip("/")
     web = (order.web_url if order.api_url else "") or web_of(api)
     token = order.token if order.api_url or api == PUBLIC_API else ""
-    github = _github(api, token)
+    patience = RetryPolicy(total_s=_PATIENCE_S)
+    if token:
+        github = with_token(token, api_url=api, retry_policy=patience)
+    else:
+        github = anonymously(api_url=api, retry_policy=patience)
     mirrors = Mirrors(cache, web, token=lambda _: token or None, environ=order.environment)
     readers = PlanReaders(
         GithubPulls(github),
@@ -89,23 +93,11 @@ def _plan(order: PullPlanRequest, cache: Path, now: Callable[[], datetime]) -> t
     except UnknownPullError as error:
         raise UserError(f"{error}{'' if token else '; if it is private, set GITHUB_TOKEN'}") from None
     except ForgeError as error:
-        raise UserError(_error_text(error, now(), known=bool(token))) from None
+        if error.wait_s <= 0:
+            raise UserError(str(error)) from None
+        ends = (now() + timedelta(seconds=error.wait_s)).astimezone()
+        fix = "" if token else "; with a token in GITHUB_TOKEN the limit is far higher"
+        raise UserError(f"GitHub's rate limit is used up until {ends:%Y-%m-%d %H:%M:%S %Z}{fix}") from None
     finally:
         github.close()
     return with_details(found, replace(order.plan, repo=cache)), Traffic(github.calls.total, mirrors.fetches)
-
-
-def _github(api: str, token: str) -> GitHub:
-    retry_policy = RetryPolicy(total_s=_PATIENCE_S)
-    if token:
-        return with_token(token, api_url=api, retry_policy=retry_policy)
-    return anonymously(api_url=api, retry_policy=retry_policy)
-
-
-def _error_text(error: ForgeError, now: datetime, *, known: bool) -> str:
-    """The error, with the time when a limit ends and what lifts it."""
-    if error.wait_s <= 0:
-        return str(error)
-    ends = (now + timedelta(seconds=error.wait_s)).astimezone()
-    fix = "" if known else "; with a token in GITHUB_TOKEN the limit is far higher"
-    return f"GitHub's rate limit is used up until {ends:%Y-%m-%d %H:%M:%S %Z}{fix}"

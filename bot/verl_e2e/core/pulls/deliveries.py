@@ -26,56 +26,44 @@ Id = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
 Number = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 
 
-class PayloadPart(BaseModel):
+class _PayloadPart(BaseModel):
     """A part of a payload; what we do not read is ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-class Repo(PayloadPart):
-    """The repository that an event is about."""
-
+class _Repo(_PayloadPart):
     full_name: FullName
 
 
-class Account(PayloadPart):
-    """Who did something."""
-
+class _Account(_PayloadPart):
     login: Login
 
 
-class Labelled(PayloadPart):
-    """A label."""
-
+class _Labelled(_PayloadPart):
     name: PayloadName
 
 
-class Commit(PayloadPart):
-    """The head of a pull request."""
-
+class _Commit(_PayloadPart):
     sha: Sha
 
 
-class PullPart(PayloadPart):
+class _PullPart(_PayloadPart):
     """A pull request in an event: what is decided is read again, this only tells which."""
 
     number: Number
-    head: Commit
+    head: _Commit
 
 
-class NumberPart(PayloadPart):
-    """The number of a pull request."""
-
+class _NumberPart(_PayloadPart):
     number: Number
 
 
-class AppPart(PayloadPart):
-    """The App that wrote a check."""
-
+class _AppPart(_PayloadPart):
     id: Id
 
 
-class PullRequestEvent(PayloadPart):
+class PullRequestEvent(_PayloadPart):
     """A pull request was opened, pushed to, labelled, closed."""
 
     action: Literal[
@@ -88,143 +76,129 @@ class PullRequestEvent(PayloadPart):
         "labeled",
         "edited",
     ]
-    repository: Repo
-    sender: Account
-    pull_request: PullPart
-    label: Labelled | None = None
+    repository: _Repo
+    sender: _Account
+    pull_request: _PullPart
+    label: _Labelled | None = None
     # The head that a push replaced.
     before: Sha | None = None
 
 
-class IssuePart(PayloadPart):
+class _IssuePart(_PayloadPart):
     """The issue or pull request of a comment; `pull_request` is None for an issue."""
 
     number: Number
     pull_request: dict[str, Any] | None = None
 
 
-class CommentPart(PayloadPart):
-    """A comment as it is now."""
-
+class _CommentPart(_PayloadPart):
     id: Id
     body: Annotated[str, StringConstraints(max_length=_MAX_TEXT, pattern=_NO_NUL)]
-    user: Account
+    user: _Account
     created_at: AwareDatetime
     updated_at: AwareDatetime
-    performed_via_github_app: AppPart | None = None
+    performed_via_github_app: _AppPart | None = None
     author_association: Short = ""
 
 
-class CommentEvent(PayloadPart):
+class CommentEvent(_PayloadPart):
     """Someone wrote a comment on a pull request, or touched one: what was not just created is never a command."""
 
     action: Literal["created", "edited", "deleted"]
-    repository: Repo
-    sender: Account
-    issue: IssuePart
-    comment: CommentPart
+    repository: _Repo
+    sender: _Account
+    issue: _IssuePart
+    comment: _CommentPart
 
 
-class ActionPart(PayloadPart):
-    """The button that was pressed."""
-
+class _ActionPart(_PayloadPart):
     identifier: Annotated[str, StringConstraints(min_length=1, max_length=20, pattern=_NO_NUL)]
 
 
-class CheckPart(PayloadPart):
-    """A check run."""
-
+class _CheckPart(_PayloadPart):
     id: Id
     name: PayloadName
     head_sha: Sha
     external_id: Short | None = None
-    app: AppPart | None = None
+    app: _AppPart | None = None
 
 
-class CheckRunEvent(PayloadPart):
+class CheckRunEvent(_PayloadPart):
     """Someone asked for a check run again, or pressed one of its buttons."""
 
     action: Literal["rerequested", "requested_action"]
-    repository: Repo
-    sender: Account
-    check_run: CheckPart
-    requested_action: ActionPart | None = None
+    repository: _Repo
+    sender: _Account
+    check_run: _CheckPart
+    requested_action: _ActionPart | None = None
 
 
-class SuitePart(PayloadPart):
-    """The check runs of an App on a commit."""
-
+class _SuitePart(_PayloadPart):
     id: Id
     head_sha: Sha
-    app: AppPart | None = None
-    pull_requests: tuple[NumberPart, ...] = ()
+    app: _AppPart | None = None
+    pull_requests: tuple[_NumberPart, ...] = ()
 
 
-class CheckSuiteEvent(PayloadPart):
+class CheckSuiteEvent(_PayloadPart):
     """Someone asked for all our check runs of a commit again."""
 
     action: Literal["rerequested"]
-    repository: Repo
-    sender: Account
-    check_suite: SuitePart
+    repository: _Repo
+    sender: _Account
+    check_suite: _SuitePart
 
 
-class GroupPart(PayloadPart):
-    """A merge queue's candidate."""
-
+class _GroupPart(_PayloadPart):
     head_sha: Sha
     head_ref: PayloadName
     base_sha: Sha
     base_ref: PayloadName
 
 
-class MergeGroupEvent(PayloadPart):
+class MergeGroupEvent(_PayloadPart):
     """A merge queue asks for the checks of a candidate, or has given it up."""
 
     action: Literal["checks_requested", "destroyed"]
-    repository: Repo
-    merge_group: GroupPart
+    repository: _Repo
+    merge_group: _GroupPart
 
 
-class WorkflowRunPart(PayloadPart):
-    """A workflow run."""
-
+class _WorkflowRunPart(_PayloadPart):
     id: Id
 
 
-class WorkflowRunEvent(PayloadPart):
+class WorkflowRunEvent(_PayloadPart):
     """The state of a workflow run changed. That it was requested is not reported: its dispatcher knows."""
 
     action: Literal["in_progress", "completed"]
-    repository: Repo
-    workflow_run: WorkflowRunPart
+    repository: _Repo
+    workflow_run: _WorkflowRunPart
 
 
-class WorkflowJobPart(PayloadPart):
-    """A job of a workflow run."""
-
+class _WorkflowJobPart(_PayloadPart):
     run_id: Id
 
 
-class WorkflowJobEvent(PayloadPart):
+class WorkflowJobEvent(_PayloadPart):
     """The state of a job of a workflow run changed. That it was queued is not reported."""
 
     action: Literal["waiting", "in_progress", "completed"]
-    repository: Repo
-    workflow_job: WorkflowJobPart
+    repository: _Repo
+    workflow_job: _WorkflowJobPart
 
 
 # copy-pr-bot's branch for a pull request whose head may run.
 MIRROR_REF = re.compile(r"refs/heads/pull-request/([1-9][0-9]{0,8})")
 
 
-class PushEvent(PayloadPart):
+class PushEvent(_PayloadPart):
     """A branch of the repository itself was pushed, made or removed."""
 
     ref: Annotated[str, StringConstraints(pattern=r"^refs/heads/[^\x00-\x20\x7f]{1,500}$")]
     after: Sha
     deleted: bool = False
-    repository: Repo
+    repository: _Repo
 
     @property
     def number(self) -> int | None:
@@ -274,17 +248,6 @@ def parse_event(name: str, body: bytes) -> WebhookEvent | None:
     model = MODELS.get(name)
     if model is None:
         return None
-    payload = _payload(body)
-    if not _acted_on(model, payload):
-        return None
-    try:
-        event = model.model_validate(payload)
-    except ValidationError as error:
-        raise BadDeliveryError(f"A {name} delivery is not what GitHub sends: {_first(error)}") from None
-    return None if isinstance(event, CommentEvent) and event.issue.pull_request is None else event
-
-
-def _payload(body: bytes) -> dict[str, Any]:
     if len(body) > MAX_BODY:
         raise BadDeliveryError(f"A delivery has {len(body):,} bytes; GitHub sends at most {MAX_BODY:,}")
     try:
@@ -293,22 +256,19 @@ def _payload(body: bytes) -> dict[str, Any]:
         raise BadDeliveryError(f"A delivery is not JSON text: {type(error).__name__}") from None
     if not isinstance(payload, dict):
         raise BadDeliveryError("A delivery is not a JSON object")
-    return payload
-
-
-def _acted_on(model: type[WebhookEvent], payload: dict[str, Any]) -> bool:
-    """Whether this kind of event is one that we act on; what is malformed counts, so that it is refused and seen."""
-    if model is PushEvent:
-        ref = payload.get("ref")
-        return not isinstance(ref, str) or ref.startswith("refs/heads/")
-    field = model.model_fields.get("action")
-    action = payload.get("action")
-    return field is None or not isinstance(action, str) or action in get_args(field.annotation)
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['type']}"
+    # What is malformed is not passed over, so that it is refused and seen.
+    actions, action, ref = model.model_fields.get("action"), payload.get("action"), payload.get("ref")
+    if actions is not None and isinstance(action, str) and action not in get_args(actions.annotation):
+        return None
+    if model is PushEvent and isinstance(ref, str) and not ref.startswith("refs/heads/"):
+        return None
+    try:
+        event = model.model_validate(payload)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadDeliveryError(f"A {name} delivery is not what GitHub sends: {where}: {first['type']}") from None
+    return None if isinstance(event, CommentEvent) and event.issue.pull_request is None else event
 
 
 def _refuse(word: str) -> NoReturn:

@@ -62,6 +62,11 @@ class QueueEntry(Document):
 
 def entry_of(run: Run) -> QueueEntry:
     """A run in short."""
+    # Twice the time that the back end gives it, after which no one looks at it, as in a repository that is gone.
+    minutes = minutes_of(run.order) if run.order is not None else 0
+    longest = 2 * timedelta(minutes=minutes, seconds=run.queue_deadline_s)
+    if run.state is RunState.QUEUED:
+        longest = _SUBMITTED_WITHIN
     return QueueEntry(
         key=run.key,
         repository=run.repository,
@@ -72,16 +77,8 @@ def entry_of(run: Run) -> QueueEntry:
         waits=run.waits_for_slot,
         priority=run.terms.priority,
         since=run.terms.since or run.created,
-        holds_until=None if run.waits_for_slot or run.state.final else _holds_until(run),
+        holds_until=None if run.waits_for_slot or run.state.final else run.ordered + longest,
     )
-
-
-def _holds_until(run: Run) -> datetime:
-    """Twice the time that the back end gives a run, after which no one looks at it, as in a repository that is gone."""
-    if run.state is RunState.QUEUED:
-        return run.ordered + _SUBMITTED_WITHIN
-    minutes = minutes_of(run.order) if run.order is not None else 0
-    return run.ordered + 2 * timedelta(minutes=minutes, seconds=run.queue_deadline_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +169,10 @@ class Admission:
 
 def admit(snapshot: QueueSnapshot, pools: Collection[Pool], now: datetime) -> Admission:
     """The runs that start now, the order of the others, and those that are held."""
+
+    def turn(entry: QueueEntry) -> tuple[bool, int, datetime, str]:
+        return entry.number is not None, _PRIORITIES.index(entry.priority), entry.since, entry.key
+
     pauses = pauses_of(snapshot.switches)
     of_pool: dict[Pool | None, list[QueueEntry]] = defaultdict(list)
     for entry in snapshot.entries:
@@ -182,7 +183,7 @@ def admit(snapshot: QueueSnapshot, pools: Collection[Pool], now: datetime) -> Ad
     for pool, entries in of_pool.items():
         free = 0 if pool is None else pool.limit - sum(pool.takes(entry) for entry in entries if entry.holds_slot(now))
         line: list[QueueEntry] = []
-        for entry in sorted((entry for entry in entries if entry.waits), key=_turn):
+        for entry in sorted((entry for entry in entries if entry.waits), key=turn):
             if entry.repository in pauses:
                 held[entry.key] = pauses[entry.repository]
             elif pool is None:
@@ -197,10 +198,6 @@ def admit(snapshot: QueueSnapshot, pools: Collection[Pool], now: datetime) -> Ad
         if pool is not None and line:
             lines[pool.name] = tuple(line)
     return Admission(tuple(starts), lines, held)
-
-
-def _turn(entry: QueueEntry) -> tuple[bool, int, datetime, str]:
-    return entry.number is not None, _PRIORITIES.index(entry.priority), entry.since, entry.key
 
 
 class QueuePlace(Document):

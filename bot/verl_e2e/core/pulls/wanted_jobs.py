@@ -186,9 +186,6 @@ def runs_of(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...]) -> tuple[Ru
     return tuple(sorted((run for run in same if run.required or not wanted.required), key=lambda run: run.attempt))
 
 
-_RUN_AGAIN = "rerun"
-
-
 def may_take_over(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...], entries: Iterable[GivenEntry]) -> bool:
     """Whether another verdict may stand for a job of this head: nothing of its own does, and no one asked for a run.
 
@@ -197,9 +194,14 @@ def may_take_over(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...], entri
     """
     if not wanted.required or wanted.job is None or not wanted.reuse_key:
         return False
-    if wanted.tested_by and not _tests_passed(wanted.tested_by, wanted.job, head_sha, runs):
-        return False
-    if any(asked.verb == _RUN_AGAIN for asked in asked_for(entries, head_sha)):
+    if wanted.tested_by:
+        made_here = [run for run in runs if (run.head_sha, run.job_id) == (head_sha, wanted.tested_by) and run.required]
+        last = max(made_here, key=lambda run: (run.attempt, run.created), default=None)
+        if last is None or last.job is None or last.job.bridge_tests != wanted.job.bridge_tests:
+            return False
+        if last.result is not Result.PASS and not last.never_entered:
+            return False
+    if any(asked.verb == "rerun" for asked in asked_for(entries, head_sha)):
         return False
     made = runs_of(wanted, head_sha, runs)
     return not made or (made[-1].state is RunState.CANCELLED and made[-1].may_start_again)
@@ -216,26 +218,25 @@ def to_judge_again(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...]) -> R
     return max(good, key=lambda run: run.attempt, default=None)
 
 
-def _tests_passed(job_id: str, job: Job, head_sha: str, runs: Iterable[Run]) -> bool:
-    """Whether the last required run of another job of the head, with the same Bridge tests, was good."""
-    made = [run for run in runs if run.head_sha == head_sha and run.job_id == job_id and run.required]
-    last = max(made, key=lambda run: (run.attempt, run.created), default=None)
-    if last is None or last.job is None or last.job.bridge_tests != job.bridge_tests:
-        return False
-    return last.result is Result.PASS or last.never_entered
-
-
 def run_to_reuse(wanted: WantedJob, target: Target, found: Iterable[Run], now: datetime, most_h: int) -> Run | None:
     """The run whose verdict may count for a job, None where there is none.
 
     The newest verdict on the code decides, but a Pass that any other run contradicts does not count: where attempts
     disagree, a head shows its own.
     """
-    age = timedelta(hours=most_h)
-    telling = [run for run in found if _is_telling(run, wanted) and now - run.updated <= age]
-    if any(run.result is Result.FAIL and _may_contradict(run, target) for run in telling):
+    age, own = timedelta(hours=most_h), target.pulls if isinstance(target, MergeGroup) else (target.ref.number,)
+    telling = [
+        run
+        for run in found
+        if run.state is RunState.FINISHED and (run.result in (Result.PASS, Result.FAIL) or run.never_entered)
+        if run.required and not run.carried_from and run.job is not None and run.reuse_key == wanted.reuse_key
+        if now - run.updated <= age
+    ]
+    # Any failed run speaks against a Pass but that of a stranger's other pull request. It need not have recorded
+    # anything, for what crashed early did not, and no other result becomes green by it.
+    if any(run.result is Result.FAIL and (not run.from_fork or run.number in own) for run in telling):
         return None
-    passed = (run for run in telling if _may_speak(run, target) and run.result is not Result.FAIL)
+    passed = (run for run in telling if run.result is not Result.FAIL and _may_speak(run, own))
     newest = max(passed, key=lambda run: (run.updated, run.key), default=None)
     if newest is None:
         return None
@@ -247,34 +248,14 @@ def is_same_change(run: Run, wanted: WantedJob) -> bool:
     return run.job is not None and wanted.job is not None and same_but_commit(run.job, wanted.job)
 
 
-def _is_telling(run: Run, wanted: WantedJob) -> bool:
-    """Whether a run says something about the code of a job, by itself."""
-    decided = run.result in (Result.PASS, Result.FAIL) or run.never_entered
-    own = run.required and not run.carried_from and run.job is not None
-    return run.state is RunState.FINISHED and decided and own and run.reuse_key == wanted.reuse_key
-
-
-def _may_speak(run: Run, target: Target) -> bool:
-    """Whether a run may speak for a target.
+def _may_speak(run: Run, own: tuple[int, ...]) -> bool:
+    """Whether a run may speak for a target with these pull requests.
 
     One of the same pull request may. One of another may if nothing about it was left to chance or to a stranger: its
     image is pinned, it recorded which files it ran, and its head did not lie in a fork.
     """
-    if run.number is not None and run.number in _numbers(target):
-        return True
-    return run.job is not None and is_image_pinned(run.job) and bool(run.executed_files) and not run.from_fork
-
-
-def _may_contradict(run: Run, target: Target) -> bool:
-    """Whether a failed run speaks against taking over a Pass: any but that of a stranger's other pull request.
-
-    It need not have recorded anything, for what crashed early did not, and no other result becomes green by it.
-    """
-    return not run.from_fork or run.number in _numbers(target)
-
-
-def _numbers(target: Target) -> tuple[int, ...]:
-    return (target.ref.number,) if isinstance(target, Pull) else target.pulls
+    pinned = run.job is not None and is_image_pinned(run.job)
+    return run.number in own or (pinned and bool(run.executed_files) and not run.from_fork)
 
 
 def taken_over(origin: Run, wanted: WantedJob, target: Target, made: Iterable[Run], now: datetime) -> Run:
