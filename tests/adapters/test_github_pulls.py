@@ -14,12 +14,10 @@ from verl_e2e.ports import ForgeError, UnknownPullError
 
 
 def test_a_pull_request_as_it_is_now(at: GithubAdapters) -> None:
-    at.world.label(1, "verl-e2e:level1", "ada")
     pull = GithubPulls(at.github).pull(ONE)
     assert (pull.author, pull.base_branch, pull.state, pull.draft) == ("ada", "main", PullState.OPEN, False)
     assert pull.default_branch == "main"
     assert (pull.head_sha, pull.changed_files) == (at.world.head(1), 1)
-    assert pull.labels == ("verl-e2e:level1",)
     assert not pull.from_fork
     assert at.calls("GET", "/pulls/{number}") == 1
 

@@ -17,7 +17,7 @@ def change_policy(app: App, text: str) -> None:
 
 
 def outdated_now(app: App) -> list[int]:
-    return [pull.ref.number for pull in app.handlers.policies.outdated(app.hub.open_pulls(REPOSITORY))]
+    return [pull.ref.number for pull in app.handlers.known.outdated(app.hub.open_pulls(REPOSITORY))]
 
 
 def test_only_what_was_looked_at_under_another_policy_is_outdated() -> None:

@@ -127,7 +127,7 @@ def busy_pulls(repository: str, here: Here) -> Iterator[Reference]:
     One that cannot be seen any more is passed over.
     """
     pulls = here.events.known.pulls.open_pulls(repository)
-    changed = {pull.ref for pull in here.events.policies.outdated(pulls)}
+    changed = {pull.ref for pull in here.events.known.outdated(pulls)}
     now = here.reconciler.clock.now()
     for pull in pulls:
         try:

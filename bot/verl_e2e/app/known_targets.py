@@ -155,16 +155,67 @@ def read_policy(base: BaseText) -> Policy:
 AT_ONCE, _PAUSE = 10, timedelta(seconds=30)
 
 
+def _subject(ref: PullRef, head_sha: str) -> str:
+    return f"{head_sha}:{ref.number}:policy"
+
+
+# A head is shared by a few pull requests at most; someone who opens a hundred with one head delays the rest only.
+_MOST_SHARING = 20
+
+
 @dataclass(frozen=True, slots=True)
-class BasePolicies:
-    """The policies of base branches and of merge groups; what a commit holds is read once."""
+class KnownTargets:
+    """Which pull requests have which head, the merge groups, and the policies of bases."""
 
     clock: Clock
     ledger: Ledger
     pulls: Pulls
-    kept: RecentValues[Policy] = field(default_factory=lambda: RecentValues(64))
+    policies: RecentValues[Policy] = field(default_factory=lambda: RecentValues(64))
     # The file of a commit, alone in a tuple, because a commit may have none.
     contents: RecentValues[tuple[bytes | None]] = field(default_factory=lambda: RecentValues(64))
+
+    def pull(self, ref: PullRef) -> Pull | None:
+        """The pull request as it is now, None when there is none."""
+        try:
+            return self.pulls.pull(ref)
+        except UnknownPullError:
+            return None
+
+    def sharing(self, repository: str, head_sha: str) -> tuple[PullRef, ...]:
+        """Every pull request that was ever seen with this head, the newest first, at most twenty."""
+        return self.ledger.pulls_with(repository, head_sha)[:_MOST_SHARING]
+
+    def with_sharing(self, reference: Reference, heads: Iterable[str]) -> tuple[Reference, ...]:
+        """The reference, and every pull request that shares one of the heads: one gate is shown for all of them."""
+        found = (self.sharing(reference.repository, head_sha) for head_sha in heads if head_sha)
+        return tuple(dict.fromkeys((reference, *(ref for refs in found for ref in refs))))
+
+    def others_with(self, ref: PullRef, head_sha: str) -> tuple[Pull, ...]:
+        """The other pull requests that are open and have this head now."""
+        found = (self.pull(other) for other in self.sharing(ref.repository, head_sha) if other != ref)
+        there = (pull for pull in found if pull is not None and pull.state is PullState.OPEN)
+        return tuple(pull for pull in there if pull.head_sha == head_sha)
+
+    def with_others(self, target_state: TargetState, actions: Actions, gate_of: Callable[[Pull], Gate]) -> Actions:
+        """The actions as they are with regard to other open pull requests that have this head.
+
+        There is no success before each of them has it by itself, by `gate_of`, which reads it again. A closed
+        one leaves the checks to the others.
+        """
+        if not isinstance(target_state.target, Pull):
+            return actions
+        others = self.others_with(target_state.target.ref, target_state.head_sha)
+        if target_state.over and others:
+            return replace(actions, shows_checks=False)
+        if not actions.gate.is_open:
+            return actions
+        gates = [(pull.ref.number, gate) for pull in others if not (gate := gate_of(pull)).is_open]
+        if not gates:
+            return actions
+        # What needs a person is shown before what only needs time.
+        number, gate = min(gates, key=lambda found: (found[1].status is JobStatus.RUNNING, found[0]))
+        other = OtherPull(number, gate.title, gate.status is JobStatus.RUNNING)
+        return decide_actions(replace(target_state, other_pull=other))
 
     def policy_of(self, target: Target) -> Policy:
         """The policy at the tip of the base as it is now, never that of the head; a merge group has a base of its own.
@@ -177,7 +228,7 @@ class BasePolicies:
         else:
             base = base_text(repository, target.base_branch, self.pulls, self._remembered)
         # The same text is the same policy, so a push to the base that leaves it alone changes nothing.
-        return self.kept.get((repository, base.name, base.digest), lambda: read_policy(base))
+        return self.policies.get((repository, base.name, base.digest), lambda: read_policy(base))
 
     def policy_of_queue(self, pull: Pull) -> Policy:
         """The policy that says who may rule the queue: that of the default branch, because all branches share it.
@@ -190,7 +241,7 @@ class BasePolicies:
         key = (repository, commit)
         return self.contents.get(key, lambda: (self.pulls.file_at(repository, commit, POLICY_PATH),))[0]
 
-    def note(self, target: Target, policy: Policy) -> None:
+    def note_policy(self, target: Target, policy: Policy) -> None:
         """Put down under which policy a pull request was looked at."""
         if not isinstance(target, Pull):
             return
@@ -238,66 +289,6 @@ class BasePolicies:
             # One with a run under way waits for its next look by the clock, which may be long after.
             worklist.want([reference_text(pull.ref) for pull in batch], now + _PAUSE * (turn // AT_ONCE), at_once=True)
         return len(found)
-
-
-def _subject(ref: PullRef, head_sha: str) -> str:
-    return f"{head_sha}:{ref.number}:policy"
-
-
-# A head is shared by a few pull requests at most; someone who opens a hundred with one head delays the rest only.
-_MOST_SHARING = 20
-
-
-@dataclass(frozen=True, slots=True)
-class KnownTargets:
-    """Remembers which pull requests have which head, and the merge groups."""
-
-    clock: Clock
-    ledger: Ledger
-    pulls: Pulls
-
-    def pull(self, ref: PullRef) -> Pull | None:
-        """The pull request as it is now, None when there is none."""
-        try:
-            return self.pulls.pull(ref)
-        except UnknownPullError:
-            return None
-
-    def sharing(self, repository: str, head_sha: str) -> tuple[PullRef, ...]:
-        """Every pull request that was ever seen with this head, the newest first, at most twenty."""
-        return self.ledger.pulls_with(repository, head_sha)[:_MOST_SHARING]
-
-    def with_sharing(self, reference: Reference, heads: Iterable[str]) -> tuple[Reference, ...]:
-        """The reference, and every pull request that shares one of the heads: one gate is shown for all of them."""
-        found = (self.sharing(reference.repository, head_sha) for head_sha in heads if head_sha)
-        return tuple(dict.fromkeys((reference, *(ref for refs in found for ref in refs))))
-
-    def others_with(self, ref: PullRef, head_sha: str) -> tuple[Pull, ...]:
-        """The other pull requests that are open and have this head now."""
-        found = (self.pull(other) for other in self.sharing(ref.repository, head_sha) if other != ref)
-        there = (pull for pull in found if pull is not None and pull.state is PullState.OPEN)
-        return tuple(pull for pull in there if pull.head_sha == head_sha)
-
-    def with_others(self, target_state: TargetState, actions: Actions, gate_of: Callable[[Pull], Gate]) -> Actions:
-        """The actions as they are with regard to other open pull requests that have this head.
-
-        There is no success before each of them has it by itself, by `gate_of`, which reads it again. A closed
-        one leaves the checks to the others.
-        """
-        if not isinstance(target_state.target, Pull):
-            return actions
-        others = self.others_with(target_state.target.ref, target_state.head_sha)
-        if target_state.over and others:
-            return replace(actions, shows_checks=False)
-        if not actions.gate.is_open:
-            return actions
-        gates = [(pull.ref.number, gate) for pull in others if not (gate := gate_of(pull)).is_open]
-        if not gates:
-            return actions
-        # What needs a person is shown before what only needs time.
-        number, gate = min(gates, key=lambda found: (found[1].status is JobStatus.RUNNING, found[0]))
-        other = OtherPull(number, gate.title, gate.status is JobStatus.RUNNING)
-        return decide_actions(replace(target_state, other_pull=other))
 
     def remember_group(self, group: MergeGroup, *, destroyed: bool = False) -> None:
         """The queue asked for a group's checks, or gave it up."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from verl_e2e.app.known_targets import BasePolicies, Grants, KnownTargets, NoPolicyError
+from verl_e2e.app.known_targets import Grants, KnownTargets, NoPolicyError
 from verl_e2e.app.publish import CheckPublisher, CommentPublisher, PostRestorer
 from verl_e2e.app.runs import RunQueue
 from verl_e2e.core.model.access import Access, Capability
@@ -104,19 +104,166 @@ class Given:
     by_person: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class CommandKeeper:
-    """Keeps the commands of comments, buttons and labels in the ledger, if their givers may give them."""
+def refused_option(options: Mapping[str, str], policy: Policy, verl: Callable[[str], Revisions]) -> str:
+    """Why a command may not be kept with its options, empty when it may or when no one can say now."""
+    image, ref = options.get("image", ""), options.get("verl_ref", "")
+    if image and (refused := refused_image(image, policy)):
+        return refused
+    if not ref:
+        return ""
+    try:
+        verl(ref).resolve(ref)
+    except (UserError, ForgeError) as error:
+        # What may pass is asked again when the job is made.
+        passing = isinstance(error, ForgeError) and error.passing
+        return "" if passing else f"`verl_ref={ref}`: verl's repository has no such commit, branch or tag"
+    return ""
 
-    policies: BasePolicies
-    grants: Grants
+
+HEARD, NOT_UNDERSTOOD = "eyes", "confused"
+LABEL = "verl-e2e:"
+# GitHub's branch for a group names a pull request.
+_QUEUE_BRANCH = re.compile(r"(?:.*/)?pr-(\d+)(?:-[^/]*)?")
+_RUN_AND_LEVELS = {"run": ("run", ()), **{f"level{int(item)}": (LEVEL, (str(int(item)),)) for item in Level}}
+
+
+@dataclass(frozen=True, slots=True)
+class EventHandler:
+    """Hears every kind of event that GitHub tells of, and keeps the commands of those who may give them."""
+
+    app_id: int | None
+    check_posts: CheckPublisher
     comments: CommentPublisher
-    clock: Clock
+    grants: Grants
+    known: KnownTargets
     ledger: Ledger
+    restorer: PostRestorer
+    read_commands: Callable[[str], tuple[CommandLine, ...]]
+    clock: Clock
     queue: RunQueue
     verl: Callable[[str], Revisions]
 
-    def keep_line(self, command: Command | Mistake, event: CommentEvent, pull: Pull, *, person: bool) -> str:
+    def hear(self, event: WebhookEvent, delivery: str = "") -> tuple[Reference, ...]:
+        """Keep what the event says and give the references to reconcile; `delivery` is GitHub's id of its delivery."""
+        match event:
+            case PullRequestEvent():
+                return self._pull_request(event)
+            case CommentEvent():
+                return self._comment(event)
+            case CheckRunEvent():
+                return self._check_run(event, delivery)
+            case CheckSuiteEvent():
+                return self._check_suite(event, delivery)
+            case MergeGroupEvent():
+                part, branch = event.merge_group, event.merge_group.base_ref.removeprefix("refs/heads/")
+                inside = _QUEUE_BRANCH.fullmatch(part.head_ref)
+                pulls = (int(inside[1]),) if inside else ()
+                group = MergeGroup(event.repository.full_name, branch, part.base_sha, part.head_sha, pulls)
+                self.known.remember_group(group, destroyed=event.action == "destroyed")
+                return (group,)
+            case WorkflowRunEvent():
+                return self._of_handle(event.repository.full_name, event.workflow_run.id)
+            case WorkflowJobEvent():
+                return self._of_handle(event.repository.full_name, event.workflow_job.run_id)
+            case PushEvent():
+                # What a push means as one to a base branch is for `DeliveryHandler`.
+                return () if event.number is None else (PullRef(event.repository.full_name, event.number),)
+
+    def _pull_request(self, event: PullRequestEvent) -> tuple[Reference, ...]:
+        ref = PullRef(event.repository.full_name, event.pull_request.number)
+        if event.action == "synchronize":
+            self.grants.remember_pusher(ref, event.pull_request.head.sha, event.sender.login)
+        label = event.label.name if event.action == "labeled" and event.label else ""
+        meant = _RUN_AND_LEVELS.get(label.removeprefix(LABEL)) if label.startswith(LABEL) else None
+        if meant is not None:
+            pull = self.known.pull(ref)
+            if pull is None:
+                return ()
+            # Set before a push and delivered late: it was meant for what lay there then.
+            if pull.head_sha != event.pull_request.head.sha:
+                return (ref,)
+            given = Given(event.sender.login, f"label:{label}:{pull.head_sha}", pull)
+            self._press(Command(0, *meant), given)
+        return self.known.with_sharing(ref, (event.pull_request.head.sha, event.before or ""))
+
+    def _comment(self, event: CommentEvent) -> tuple[Reference, ...]:
+        """The commands of a comment, by the person who wrote it: an edited or relayed one is nobody's word."""
+        comment, ref = event.comment, PullRef(event.repository.full_name, event.issue.number)
+        via, who = comment.performed_via_github_app, comment.user.login
+        ours = via is not None and self.app_id is not None and via.id == self.app_id
+        if event.action != "created":
+            if not ours or event.sender.login == who:
+                return ()
+            # Someone else edited or deleted a comment of ours.
+            self.restorer.touched(ref)
+            return (ref,)
+        if ours or comment.updated_at != comment.created_at or event.sender.login != who:
+            return ()
+        parsed = parse_commands(self.read_commands(comment.body))
+        pull = self.known.pull(ref) if parsed else None
+        if pull is None:
+            return ()
+        person = self.grants.is_member(ref.repository, who, comment.author_association)
+        place = ref.repository, ref.number
+        self.comments.say(reaction_to(*place, comment.id, HEARD, person=person, to=who))
+        wrong = [self._keep_line(item, event, pull, person=person) for item in parsed]
+        words = [text for text in wrong if text]
+        if words:
+            self.comments.say(reaction_to(*place, comment.id, NOT_UNDERSTOOD, person=person, to=who))
+            self.comments.say(reply_to(*place, f"comment:{comment.id}", "\n".join(words), person=person, to=who))
+        return self.known.with_sharing(ref, (pull.head_sha,))
+
+    def _check_run(self, event: CheckRunEvent, delivery: str) -> tuple[Reference, ...]:
+        """The targets of a check run of ours that someone reran, or of which a button was pressed."""
+        check, repository = event.check_run, event.repository.full_name
+        own = read_check_id(check.external_id or "")
+        ours = self.app_id is None or (check.app is not None and check.app.id == self.app_id)
+        if own is None or not ours or own.head_sha != check.head_sha:
+            return ()
+        if event.action == "rerequested":
+            # GitHub set it back to queued, whatever becomes of the request.
+            self.check_posts.forget_check(repository, own.head_sha, check.name)
+        if not own.number:
+            group = self.known.group(repository, own.head_sha)
+            return (group,) if group is not None else ()
+        identifier = event.requested_action.identifier if event.requested_action else RERUN
+        command = _button(identifier, own if event.action == "rerequested" else CheckId(own.number, own.head_sha))
+        ref = PullRef(repository, own.number)
+        pull = self.known.pull(ref)
+        # A button on the check of an earlier head asks for nothing now.
+        if pull is not None and command is not None and pull.head_sha == own.head_sha:
+            action = event.action if event.requested_action is None else identifier
+            self._press(command, Given(event.sender.login, f"check:{check.id}:{action}:{delivery}", pull))
+        return self.known.with_sharing(ref, (own.head_sha,)) if pull is not None else ()
+
+    def _check_suite(self, event: CheckSuiteEvent, delivery: str) -> tuple[Reference, ...]:
+        """The pull requests whose checks someone reran all together."""
+        suite, repository = event.check_suite, event.repository.full_name
+        if self.app_id is not None and (suite.app is None or suite.app.id != self.app_id):
+            return ()
+        runs = self.ledger.runs(repository, head_sha=suite.head_sha)
+        numbers = {run.number for run in runs if run.number is not None}
+        found: list[Reference] = []
+        for number in sorted(numbers | {request.number for request in suite.pull_requests}):
+            pull = self.known.pull(PullRef(repository, number))
+            if pull is None or pull.head_sha != suite.head_sha:
+                continue
+            with suppress(NoPolicyError):
+                name = self.known.policy_of(pull).gate.name
+                for text in (name, *(check_name(name, job_id) for job_id in {run.job_id for run in runs})):
+                    self.check_posts.forget_check(repository, pull.head_sha, text)
+            source = f"suite:{suite.id}:rerequested:{delivery}"
+            self._press(Command(0, "rerun"), Given(event.sender.login, source, pull))
+            found.append(pull.ref)
+        return tuple(found)
+
+    def _of_handle(self, repository: str, workflow_run: int) -> tuple[Reference, ...]:
+        """The target whose run this workflow run is, and who shares its head; nothing for other workflows."""
+        run = self.ledger.run_by_handle(repository, str(workflow_run))
+        found = self.known.reference_of(run) if run is not None else None
+        return self.known.with_sharing(found, (run.head_sha,)) if run is not None and found is not None else ()
+
+    def _keep_line(self, command: Command | Mistake, event: CommentEvent, pull: Pull, *, person: bool) -> str:
         """Keep one command; gives what is wrong with it, as Markdown, empty for nothing."""
         if isinstance(command, Mistake):
             named = command.verb in NAMES_HEAD
@@ -131,7 +278,7 @@ class CommandKeeper:
         shown = f"\n{render_named(command.verb, pull.head_sha, command.arguments)}" if other else ""
         return f"Line {command.line}: {sentence(refused)}.\n{shown}"
 
-    def press(self, command: Command, given: Given) -> None:
+    def _press(self, command: Command, given: Given) -> None:
         """Keep what a button or a label stands for; a person who may not ask gets an answer, once for each head."""
         refused = self._keep(command, given)
         if refused:
@@ -148,7 +295,7 @@ class CommandKeeper:
         policy: Policy | None = None
         with suppress(NoPolicyError):
             of_queue = verb.needs is Capability.QUEUE
-            policy = self.policies.policy_of_queue(pull) if of_queue else self.policies.policy_of(pull)
+            policy = self.known.policy_of_queue(pull) if of_queue else self.known.policy_of(pull)
         if policy is None and verb.needs is not Capability.ASK:
             return BROKEN_POLICY
         leave = self.grants.allowed(given.actor, verb.needs, pull, policy.capabilities if policy else Access())
@@ -200,165 +347,6 @@ class CommandKeeper:
         )
 
 
-def refused_option(options: Mapping[str, str], policy: Policy, verl: Callable[[str], Revisions]) -> str:
-    """Why a command may not be kept with its options, empty when it may or when no one can say now."""
-    image, ref = options.get("image", ""), options.get("verl_ref", "")
-    if image and (refused := refused_image(image, policy)):
-        return refused
-    if not ref:
-        return ""
-    try:
-        verl(ref).resolve(ref)
-    except (UserError, ForgeError) as error:
-        # What may pass is asked again when the job is made.
-        passing = isinstance(error, ForgeError) and error.passing
-        return "" if passing else f"`verl_ref={ref}`: verl's repository has no such commit, branch or tag"
-    return ""
-
-
-HEARD, NOT_UNDERSTOOD = "eyes", "confused"
-LABEL = "verl-e2e:"
-# GitHub's branch for a group names a pull request.
-_QUEUE_BRANCH = re.compile(r"(?:.*/)?pr-(\d+)(?:-[^/]*)?")
-_RUN_AND_LEVELS = {"run": ("run", ()), **{f"level{int(item)}": (LEVEL, (str(int(item)),)) for item in Level}}
-
-
-@dataclass(frozen=True, slots=True)
-class EventHandler:
-    """Hears every kind of event that GitHub tells of."""
-
-    app_id: int | None
-    check_posts: CheckPublisher
-    commands: CommandKeeper
-    comments: CommentPublisher
-    grants: Grants
-    known: KnownTargets
-    ledger: Ledger
-    policies: BasePolicies
-    restorer: PostRestorer
-    read_commands: Callable[[str], tuple[CommandLine, ...]]
-
-    def hear(self, event: WebhookEvent, delivery: str = "") -> tuple[Reference, ...]:
-        """Keep what the event says and give the references to reconcile; `delivery` is GitHub's id of its delivery."""
-        match event:
-            case PullRequestEvent():
-                return self._pull_request(event)
-            case CommentEvent():
-                return self._comment(event)
-            case CheckRunEvent():
-                return self._check_run(event, delivery)
-            case CheckSuiteEvent():
-                return self._check_suite(event, delivery)
-            case MergeGroupEvent():
-                part, branch = event.merge_group, event.merge_group.base_ref.removeprefix("refs/heads/")
-                inside = _QUEUE_BRANCH.fullmatch(part.head_ref)
-                pulls = (int(inside[1]),) if inside else ()
-                group = MergeGroup(event.repository.full_name, branch, part.base_sha, part.head_sha, pulls)
-                self.known.remember_group(group, destroyed=event.action == "destroyed")
-                return (group,)
-            case WorkflowRunEvent():
-                return self._of_handle(event.repository.full_name, event.workflow_run.id)
-            case WorkflowJobEvent():
-                return self._of_handle(event.repository.full_name, event.workflow_job.run_id)
-            case PushEvent():
-                # What a push means as one to a base branch is for `DeliveryHandler`.
-                return () if event.number is None else (PullRef(event.repository.full_name, event.number),)
-
-    def _pull_request(self, event: PullRequestEvent) -> tuple[Reference, ...]:
-        ref = PullRef(event.repository.full_name, event.pull_request.number)
-        if event.action == "synchronize":
-            self.grants.remember_pusher(ref, event.pull_request.head.sha, event.sender.login)
-        label = event.label.name if event.action == "labeled" and event.label else ""
-        meant = _RUN_AND_LEVELS.get(label.removeprefix(LABEL)) if label.startswith(LABEL) else None
-        if meant is not None:
-            pull = self.known.pull(ref)
-            if pull is None:
-                return ()
-            # Set before a push and delivered late: it was meant for what lay there then.
-            if pull.head_sha != event.pull_request.head.sha:
-                return (ref,)
-            given = Given(event.sender.login, f"label:{label}:{pull.head_sha}", pull)
-            self.commands.press(Command(0, *meant), given)
-        return self.known.with_sharing(ref, (event.pull_request.head.sha, event.before or ""))
-
-    def _comment(self, event: CommentEvent) -> tuple[Reference, ...]:
-        """The commands of a comment, by the person who wrote it: an edited or relayed one is nobody's word."""
-        comment, ref = event.comment, PullRef(event.repository.full_name, event.issue.number)
-        via, who = comment.performed_via_github_app, comment.user.login
-        ours = via is not None and self.app_id is not None and via.id == self.app_id
-        if event.action != "created":
-            if not ours or event.sender.login == who:
-                return ()
-            # Someone else edited or deleted a comment of ours.
-            self.restorer.touched(ref)
-            return (ref,)
-        if ours or comment.updated_at != comment.created_at or event.sender.login != who:
-            return ()
-        parsed = parse_commands(self.read_commands(comment.body))
-        pull = self.known.pull(ref) if parsed else None
-        if pull is None:
-            return ()
-        person = self.grants.is_member(ref.repository, who, comment.author_association)
-        place = ref.repository, ref.number
-        self.comments.say(reaction_to(*place, comment.id, HEARD, person=person, to=who))
-        wrong = [self.commands.keep_line(item, event, pull, person=person) for item in parsed]
-        words = [text for text in wrong if text]
-        if words:
-            self.comments.say(reaction_to(*place, comment.id, NOT_UNDERSTOOD, person=person, to=who))
-            self.comments.say(reply_to(*place, f"comment:{comment.id}", "\n".join(words), person=person, to=who))
-        return self.known.with_sharing(ref, (pull.head_sha,))
-
-    def _check_run(self, event: CheckRunEvent, delivery: str) -> tuple[Reference, ...]:
-        """The targets of a check run of ours that someone reran, or of which a button was pressed."""
-        check, repository = event.check_run, event.repository.full_name
-        own = read_check_id(check.external_id or "")
-        ours = self.app_id is None or (check.app is not None and check.app.id == self.app_id)
-        if own is None or not ours or own.head_sha != check.head_sha:
-            return ()
-        if event.action == "rerequested":
-            # GitHub set it back to queued, whatever becomes of the request.
-            self.check_posts.forget_check(repository, own.head_sha, check.name)
-        if not own.number:
-            group = self.known.group(repository, own.head_sha)
-            return (group,) if group is not None else ()
-        identifier = event.requested_action.identifier if event.requested_action else RERUN
-        command = _button(identifier, own if event.action == "rerequested" else CheckId(own.number, own.head_sha))
-        ref = PullRef(repository, own.number)
-        pull = self.known.pull(ref)
-        # A button on the check of an earlier head asks for nothing now.
-        if pull is not None and command is not None and pull.head_sha == own.head_sha:
-            action = event.action if event.requested_action is None else identifier
-            self.commands.press(command, Given(event.sender.login, f"check:{check.id}:{action}:{delivery}", pull))
-        return self.known.with_sharing(ref, (own.head_sha,)) if pull is not None else ()
-
-    def _check_suite(self, event: CheckSuiteEvent, delivery: str) -> tuple[Reference, ...]:
-        """The pull requests whose checks someone reran all together."""
-        suite, repository = event.check_suite, event.repository.full_name
-        if self.app_id is not None and (suite.app is None or suite.app.id != self.app_id):
-            return ()
-        runs = self.ledger.runs(repository, head_sha=suite.head_sha)
-        numbers = {run.number for run in runs if run.number is not None}
-        found: list[Reference] = []
-        for number in sorted(numbers | {request.number for request in suite.pull_requests}):
-            pull = self.known.pull(PullRef(repository, number))
-            if pull is None or pull.head_sha != suite.head_sha:
-                continue
-            with suppress(NoPolicyError):
-                name = self.policies.policy_of(pull).gate.name
-                for text in (name, *(check_name(name, job_id) for job_id in {run.job_id for run in runs})):
-                    self.check_posts.forget_check(repository, pull.head_sha, text)
-            source = f"suite:{suite.id}:rerequested:{delivery}"
-            self.commands.press(Command(0, "rerun"), Given(event.sender.login, source, pull))
-            found.append(pull.ref)
-        return tuple(found)
-
-    def _of_handle(self, repository: str, workflow_run: int) -> tuple[Reference, ...]:
-        """The target whose run this workflow run is, and who shares its head; nothing for other workflows."""
-        run = self.ledger.run_by_handle(repository, str(workflow_run))
-        found = self.known.reference_of(run) if run is not None else None
-        return self.known.with_sharing(found, (run.head_sha,)) if run is not None and found is not None else ()
-
-
 def _button(identifier: str, own: CheckId) -> Command | None:
     """The command that a button stands for."""
     if identifier == RERUN and own.job_id == REHEARSAL:
@@ -405,7 +393,7 @@ class DeliveryHandler:
         add_to_log_context(repository=repository)
         if isinstance(event, PushEvent) and event.number is None:
             pulls = self.events.known.pulls.open_pulls(repository, base=event.branch)
-            self.events.policies.look_again(pulls, self.worklist)
+            self.events.known.look_again(pulls, self.worklist)
         return tuple(map(reference_text, self.events.hear(event, delivery.id)))
 
     def lost(self, known: Collection[str]) -> Collection[str]:
@@ -425,7 +413,7 @@ class DeliveryHandler:
                 # Where the App is no longer, which must not hide what the others have.
                 log.warning("open pull requests not listed: %s", error, extra={"repository": repository})
                 continue
-            self.events.policies.look_again(listed, self.worklist)
+            self.events.known.look_again(listed, self.worklist)
             found |= missed_openings(listed, refs)
             for pull in listed:
                 last_seen = self.events.ledger.pulls_with(repository, pull.head_sha, newest=True)

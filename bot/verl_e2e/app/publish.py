@@ -529,59 +529,52 @@ MAX_EXPLAINED_ROWS = 80
 TOO_MANY = "There are more, left out here; name a symbol as PATH:SYMBOL."
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """Answers questions, each once."""
-
-    comments: CommentPublisher
-    grants: Grants
-    analysis: Analysis
-
-    def answer(self, target_state: TargetState) -> None:
-        """Answer what was asked on this pull request, each question once, within bounds for each person."""
-        target = target_state.target
-        if not isinstance(target, Pull):
-            return
-        asked = [
-            entry
-            for entry in target_state.entries
-            if isinstance(entry, RecordedCommand) and entry.verb in {"help", "explain"}
-        ]
-        for place, question in enumerate(asked):
-            where = question.repository, question.number, question.source
-            message = reply_to(*where, "", person=question.by_person, to=question.actor)
-            if self.comments.was_said(message):
-                continue
-            left = self._answers_left(question, asked[:place], target, target_state.policy)
-            if left > 0:
-                body = render_help()
-                if question.verb == "explain":
-                    path, _, symbol = question.arguments[0].partition(":")
-                    rows: tuple[str, ...]
-                    try:
-                        found = self.analysis.explain(target, target_state.policy, path, symbol)
-                        rows = tuple(row for item in found for row in render_explanation(item).splitlines())
-                        rows = (*rows[:MAX_EXPLAINED_ROWS], *((TOO_MANY,) if len(rows) > MAX_EXPLAINED_ROWS else ()))
-                    except UserError as error:
-                        rows = (str(error),)
-                    rows = tuple(fenced_row(row) for row in rows)
-                    fence = fence_for(rows)
-                    body = "\n".join((f"{fence}text", *rows, fence)) + "\n"
-                self.comments.say(replace(message, body=body))
-            elif left == 0:
-                self.comments.say(replace(message, body=NO_MORE))
-
-    def _answers_left(
-        self, question: RecordedCommand, before: list[RecordedCommand], pull: Pull, policy: Policy
-    ) -> int:
-        """How many questions of a person may still be answered; 0 is said to them, and below that nothing is."""
-        asked = Counter(earlier.actor.lower() for earlier in before)
-        own = asked[question.actor.lower()]
-        # What was asked beyond the bound was not answered and takes nothing from others.
-        left = min(MAX_EACH - own, MAX_TOGETHER - sum(min(count, MAX_EACH) for count in asked.values()))
+def answer_questions(target_state: TargetState, comments: CommentPublisher, grants: Grants, analysis: Analysis) -> None:
+    """Answer what was asked on this pull request, each question once, within bounds for each person."""
+    target = target_state.target
+    if not isinstance(target, Pull):
+        return
+    asked = [
+        entry
+        for entry in target_state.entries
+        if isinstance(entry, RecordedCommand) and entry.verb in {"help", "explain"}
+    ]
+    for place, question in enumerate(asked):
+        where = question.repository, question.number, question.source
+        message = reply_to(*where, "", person=question.by_person, to=question.actor)
+        if comments.was_said(message):
+            continue
+        left = _answers_left(question, asked[:place], target, target_state.policy, grants)
         if left > 0:
-            return left
-        if isinstance(self.grants.allowed(question.actor, Capability.PLAN, pull, policy.capabilities), Granted):
-            return MAX_WITH_ROLE - own
-        is_said_once = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
-        return -1 if is_said_once else 0
+            body = render_help()
+            if question.verb == "explain":
+                path, _, symbol = question.arguments[0].partition(":")
+                rows: tuple[str, ...]
+                try:
+                    found = analysis.explain(target, target_state.policy, path, symbol)
+                    rows = tuple(row for item in found for row in render_explanation(item).splitlines())
+                    rows = (*rows[:MAX_EXPLAINED_ROWS], *((TOO_MANY,) if len(rows) > MAX_EXPLAINED_ROWS else ()))
+                except UserError as error:
+                    rows = (str(error),)
+                rows = tuple(fenced_row(row) for row in rows)
+                fence = fence_for(rows)
+                body = "\n".join((f"{fence}text", *rows, fence)) + "\n"
+            comments.say(replace(message, body=body))
+        elif left == 0:
+            comments.say(replace(message, body=NO_MORE))
+
+
+def _answers_left(
+    question: RecordedCommand, before: list[RecordedCommand], pull: Pull, policy: Policy, grants: Grants
+) -> int:
+    """How many questions of a person may still be answered; 0 is said to them, and below that nothing is."""
+    asked = Counter(earlier.actor.lower() for earlier in before)
+    own = asked[question.actor.lower()]
+    # What was asked beyond the bound was not answered and takes nothing from others.
+    left = min(MAX_EACH - own, MAX_TOGETHER - sum(min(count, MAX_EACH) for count in asked.values()))
+    if left > 0:
+        return left
+    if isinstance(grants.allowed(question.actor, Capability.PLAN, pull, policy.capabilities), Granted):
+        return MAX_WITH_ROLE - own
+    is_said_once = own > MAX_EACH or (left < MAX_EACH - own and own > 0)
+    return -1 if is_said_once else 0

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 
 from verl_e2e.app.analysis import Analysis
-from verl_e2e.app.known_targets import BasePolicies, Grants, KnownTargets, NoPolicyError
-from verl_e2e.app.publish import Answers, CheckPublisher, CommentPublisher, PostRestorer, content_digest
+from verl_e2e.app.known_targets import Grants, KnownTargets, NoPolicyError
+from verl_e2e.app.publish import CheckPublisher, CommentPublisher, PostRestorer, answer_questions, content_digest
 from verl_e2e.app.required_jobs import RequiredJobs, VerdictReuse
 from verl_e2e.app.runs import BackendRuns, RunQueue, Troubles
 from verl_e2e.core.judge.verdict_document import read_verdict
@@ -60,7 +60,6 @@ log = logging.getLogger(__name__)
 class Reconciler:
     """Brings one target after the other to what it should be."""
 
-    policies: BasePolicies
     grants: Grants
     required_jobs: RequiredJobs
     reuse: VerdictReuse
@@ -70,7 +69,6 @@ class Reconciler:
     check_posts: CheckPublisher
     comments: CommentPublisher
     restorer: PostRestorer
-    answers: Answers
     analysis: Analysis
     clock: Clock
     ledger: Ledger
@@ -139,10 +137,10 @@ class Reconciler:
         self.restorer.restore(found, checks, card)
         waits = [self.check_posts.post_checks(target, checks)]
         if isinstance(target, Pull):
-            self.answers.answer(found)
+            answer_questions(found, self.comments, self.grants, self.analysis)
             waits.append(self.comments.post_card(target.ref, card, found.policy.gate.card_interval_s))
         waits += [self.runs.end_doubles(run) for run in found.runs if run.handle]
-        self.policies.note(target, found.policy)
+        self.known.note_policy(target, found.policy)
         if troubles:
             raise troubles[0]
         submitted = {run.key for run in found.runs if run.state is RunState.SUBMITTED}
@@ -166,14 +164,14 @@ class Reconciler:
         """All that is known of the target: its policy, plan, jobs, trust and runs; but for the checks to close."""
         now, elsewhere = self.clock.now(), self.runs.elsewhere(target, troubles)
         try:
-            policy = self.policies.policy_of(target)
+            policy = self.known.policy_of(target)
         except NoPolicyError as error:
             # Nothing starts, and the gate says what to fix.
             problem = str(error)
             return TargetState(
                 target=target,
                 now=now,
-                policy=self.policies.without_policy(target, error),
+                policy=self.known.without_policy(target, error),
                 trust=NeedsApproval(problem),
                 problem=problem,
                 entries=entries,
@@ -245,13 +243,13 @@ class Reconciler:
 
     def _show_seen(self, target: Target) -> None:
         """Show the gate of a head on which there is none yet. ForgeError where checks cannot be written."""
-        if isinstance(target, Pull) and self.policies.noted(target.ref, target.head_sha) is not None:
+        if isinstance(target, Pull) and self.known.noted(target.ref, target.head_sha) is not None:
             return
         over = target.state is PullState.CLOSED if isinstance(target, Pull) else target.destroyed
         try:
-            name = self.policies.policy_of(target).gate.name
+            name = self.known.policy_of(target).gate.name
         except NoPolicyError as error:
-            name = self.policies.without_policy(target, error).gate.name
+            name = self.known.without_policy(target, error).gate.name
         if not over and self.check_posts.posted(repository_of(target), target.head_sha, name) is None:
             self.check_posts.post_checks(target, (_planning(target, name),))
 

@@ -95,7 +95,7 @@ def plan_verb(
         urls = os.environ.get("GITHUB_API_URL", ""), os.environ.get("GITHUB_SERVER_URL", "")
         token = os.environ.get("GITHUB_TOKEN", "")
         of_pull = PullPlanRequest(pull, _plan_request(Path(), **options), *urls, token, os.environ)
-        return _show(plan_address(of_pull, lambda: datetime.now(UTC))[0], as_json=as_json)
+        return _show(plan_address(of_pull, lambda: datetime.now(UTC)), as_json=as_json)
     from verl_e2e.wiring import planning as wiring
 
     request = _plan_request(repo or Path(), **options)

@@ -43,9 +43,9 @@ from verl_e2e.adapters.store import (
 )
 from verl_e2e.adapters.worker import MakePool, Work, Worker, thread_pool
 from verl_e2e.app.analysis import Analysis
-from verl_e2e.app.known_targets import BasePolicies, Grants, KnownTargets
-from verl_e2e.app.on_event import CommandKeeper, DeliveryHandler, EventHandler, Redelivery, lane_of
-from verl_e2e.app.publish import Answers, CheckPublisher, CommentPublisher, Creations, PostRestorer
+from verl_e2e.app.known_targets import Grants, KnownTargets
+from verl_e2e.app.on_event import DeliveryHandler, EventHandler, Redelivery, lane_of
+from verl_e2e.app.publish import CheckPublisher, CommentPublisher, Creations, PostRestorer
 from verl_e2e.app.reconcile import Reconciler
 from verl_e2e.app.required_jobs import JobSources, RequiredJobs, VerdictReuse
 from verl_e2e.app.runs import BackendRuns, RunQueue, SharedQueue
@@ -82,7 +82,6 @@ class Handlers:
     reconciler: Reconciler
     queue: RunQueue
     known: KnownTargets
-    policies: BasePolicies
     # Writes what waited in the outbox.
     comments: CommentPublisher
 
@@ -153,7 +152,6 @@ def build_handlers(
     # Held while a remembered list is read and changed.
     pulls, lock = github.pulls, Lock()
     known = KnownTargets(clock, ledger, pulls)
-    policies = BasePolicies(clock, ledger, pulls)
     grants = Grants(clock, ledger, github.people, pulls, lock)
     creations = Creations(clock, github.lag_s, ledger)
     checks = CheckPublisher(creations, known, github.app_id, github.checks, clock, ledger, lock)
@@ -171,7 +169,6 @@ def build_handlers(
         watcher=jobs.watcher,
     )
     reconciler = Reconciler(
-        policies=policies,
         grants=grants,
         required_jobs=RequiredJobs(jobs.analysis, jobs.changes, jobs.sources, ledger),
         reuse=VerdictReuse(jobs.analysis, jobs.artifacts, clock, ledger),
@@ -181,7 +178,6 @@ def build_handlers(
         check_posts=checks,
         comments=comments,
         restorer=restorer,
-        answers=Answers(comments, grants, jobs.analysis),
         analysis=jobs.analysis,
         clock=clock,
         ledger=ledger,
@@ -190,17 +186,18 @@ def build_handlers(
     events = EventHandler(
         app_id=github.app_id,
         check_posts=checks,
-        commands=CommandKeeper(policies, grants, comments, clock, ledger, queue, jobs.sources.verl),
         comments=comments,
         grants=grants,
         known=known,
         ledger=ledger,
-        policies=policies,
         restorer=restorer,
         read_commands=read_commands,
+        clock=clock,
+        queue=queue,
+        verl=jobs.sources.verl,
     )
     courtesy = comments if github.courtesy is None else replace(comments, conversation=github.courtesy)
-    return Handlers(events, reconciler, queue, known, policies, courtesy)
+    return Handlers(events, reconciler, queue, known, courtesy)
 
 
 # The worker begins a round several times a second; one that has not for so long hangs.

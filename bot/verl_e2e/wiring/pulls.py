@@ -55,21 +55,13 @@ class PullPlanRequest:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """How often GitHub was asked, and how often git fetched."""
-
-    api_calls: int
-    fetches: int
-
-
-def plan_address(order: PullPlanRequest, now: Callable[[], datetime]) -> tuple[Planned, Traffic]:
-    """The plan of a pull request, and what it took; `now` says when a limit ends."""
+def plan_address(order: PullPlanRequest, now: Callable[[], datetime]) -> Planned:
+    """The plan of a pull request; `now` says when a limit ends."""
     with tempfile.TemporaryDirectory(prefix="verl-e2e-") as folder:
         return _plan(order, order.plan.cache or Path(folder), now)
 
 
-def _plan(order: PullPlanRequest, cache: Path, now: Callable[[], datetime]) -> tuple[Planned, Traffic]:
+def _plan(order: PullPlanRequest, cache: Path, now: Callable[[], datetime]) -> Planned:
     address = read_address(order.address)
     api = (order.api_url or api_of(address.web)).rstrip("/")
     web = (order.web_url if order.api_url else "") or web_of(api)
@@ -100,4 +92,4 @@ def _plan(order: PullPlanRequest, cache: Path, now: Callable[[], datetime]) -> t
         raise UserError(f"GitHub's rate limit is used up until {ends:%Y-%m-%d %H:%M:%S %Z}{fix}") from None
     finally:
         github.close()
-    return with_details(found, replace(order.plan, repo=cache)), Traffic(github.calls.total, mirrors.fetches)
+    return with_details(found, replace(order.plan, repo=cache))

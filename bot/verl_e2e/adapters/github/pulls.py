@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from pydantic import AwareDatetime, Field
 
-from verl_e2e.adapters.github.requester import Answer, IdAnswer, Named, RefusedError, User, once, read
+from verl_e2e.adapters.github.requester import Answer, IdAnswer, RefusedError, User, once, read
 from verl_e2e.adapters.github.session import GitHub, anonymously
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.pulls.forge import OpenPull, Pull, PullRef, PullState, api_of
@@ -30,11 +30,9 @@ class _SideAnswer(Answer):
 class _PullAnswer(Answer):
     number: int
     state: str
-    title: str = ""
     draft: bool = False
     user: User | None = None
     author_association: str = "NONE"
-    labels: tuple[Named, ...] = ()
     changed_files: int = 0
     head: _SideAnswer
     base: _SideAnswer
@@ -232,9 +230,7 @@ class GithubPulls:
             author_association=found.author_association,
             draft=found.draft,
             state=PullState.OPEN if found.state == "open" else PullState.CLOSED,
-            labels=tuple(label.name for label in found.labels),
             changed_files=found.changed_files,
-            title=found.title,
             default_branch=found.base.repo.default_branch if found.base.repo else "",
         )
 

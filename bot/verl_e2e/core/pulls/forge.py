@@ -52,12 +52,8 @@ class Pull:
     draft: bool
     # Whether it is open.
     state: PullState
-    # The names of its labels.
-    labels: tuple[str, ...] = ()
     # GitHub's own count; a listing of files may be shorter.
     changed_files: int = 0
-    # Its title.
-    title: str = ""
     # The default branch of its repository, empty where it is not known.
     default_branch: str = ""
 
