@@ -133,17 +133,13 @@ def of_branch(rules: BranchRules, branch: str, gate: str, app_id: int, patience_
         )
     else:
         yield ok_finding(about, f"{gate!r} is required on {branch}, from our App alone")
-    if rules.queue_minutes is not None:
-        yield _of_queue(rules.queue_minutes, patience_s)
-
-
-def _of_queue(minutes: int, patience_s: int) -> SetupFinding:
-    if minutes * 60 > patience_s:
-        return ok_finding("merge queue", f"the merge queue waits {minutes} min, longer than the gate takes to answer")
-    message = f"the merge queue waits {minutes} min, and the gate may take {patience_s // 60} min to answer"
-    return error_finding(
-        "merge queue", message, "let the queue wait longer, or set gate.merge_queue_deadline_s lower in the policy"
-    )
+    minutes = rules.queue_minutes
+    if minutes is not None and minutes * 60 > patience_s:
+        yield ok_finding("merge queue", f"the merge queue waits {minutes} min, longer than the gate takes to answer")
+    elif minutes is not None:
+        message = f"the merge queue waits {minutes} min, and the gate may take {patience_s // 60} min to answer"
+        fix = "let the queue wait longer, or set gate.merge_queue_deadline_s lower in the policy"
+        yield error_finding("merge queue", message, fix)
 
 
 def of_dispatch_branch(branch: str, default: str) -> SetupFinding:
@@ -166,47 +162,40 @@ def of_workflow(state: str, found: bytes | None, ours: bytes, path: str, branch:
         return error_finding(
             about, f"{path} is {state.replace('_', ' ')}", "enable it on the repository's Actions page"
         )
-    if _lines(found) != _lines(ours):
+    # Two checkouts of one file may have other line ends.
+    theirs, expected = ([line.rstrip() for line in text.strip().splitlines()] for text in (found, ours))
+    if theirs != expected:
         return error_finding(about, f"{path} on {branch} differs from this version's", copy)
     return ok_finding(about, f"{path} on {branch} is active and this version's")
 
 
-def _lines(text: bytes) -> list[bytes]:
-    """What two checkouts of one file have in common, whatever their line ends."""
-    return [line.rstrip() for line in text.strip().splitlines()]
-
-
 def of_runners(machines: Collection[Machine], runners: Mapping[int, tuple[str, ...]]) -> Iterator[SetupFinding]:
     """For each size that a job may ask for: a runner with its labels that would take it."""
-    for size in sorted({_size_for(variant.gpu_count, runners) for variant in VARIANTS}):
-        if size:
-            yield _of_size(size, runners[size], machines)
-    too_large = sorted({item.gpu_count for item in VARIANTS if not _size_for(item.gpu_count, runners)})
+
+    def size_for(gpu_count: int) -> int:
+        return min((size for size in runners if size >= gpu_count), default=0)
+
+    counts = {variant.gpu_count for variant in VARIANTS}
+    for size in sorted({size_for(count) for count in counts} - {0}):
+        labels = runners[size]
+        about, words = f"runners for {size} GPU{'s' if size > 1 else ''}", ", ".join(labels)
+        fit = [machine for machine in machines if _takes(machine, {size: labels})]
+        online = [machine for machine in fit if machine.online]
+        idle = [machine for machine in online if not machine.busy]
+        if idle:
+            yield ok_finding(about, f"{_names(idle)} with {words}: idle")
+        elif online:
+            yield note_finding(about, f"every runner with {words} is busy: {_names(online)}", "a job waits for it")
+        elif fit:
+            yield error_finding(about, f"no runner with {words} is online: {_names(fit)}", "start one of them")
+        else:
+            message = f"no runner has the labels {words}, and a job would wait for one until it is given up"
+            seen = "register one with these labels (an organisation's are seen with the permission)"
+            yield error_finding(about, message, f"{seen}, or fix VERL_E2E_RUNNERS")
+    too_large = max((count for count in counts if not size_for(count)), default=0)
     if too_large:
-        message = f"no labels are named for a runner with {too_large[-1]} GPUs"
+        message = f"no labels are named for a runner with {too_large} GPUs"
         yield error_finding("runners", message, "name them in VERL_E2E_RUNNERS")
-
-
-def _size_for(gpu_count: int, runners: Mapping[int, tuple[str, ...]]) -> int:
-    return min((size for size in runners if size >= gpu_count), default=0)
-
-
-def _of_size(size: int, labels: tuple[str, ...], machines: Collection[Machine]) -> SetupFinding:
-    about, words = f"runners for {size} GPU{'s' if size > 1 else ''}", ", ".join(labels)
-    wanted = {label.lower() for label in labels}
-    fit = [machine for machine in machines if wanted <= {label.lower() for label in machine.labels}]
-    online = [machine for machine in fit if machine.online]
-    idle = [machine for machine in online if not machine.busy]
-    if idle:
-        return ok_finding(about, f"{_names(idle)} with {words}: idle")
-    if online:
-        return note_finding(about, f"every runner with {words} is busy: {_names(online)}", "a job waits for it")
-    if fit:
-        return error_finding(about, f"no runner with {words} is online: {_names(fit)}", "start one of them")
-    fix = "register one with these labels (an organisation's are seen with the permission), or fix VERL_E2E_RUNNERS"
-    return error_finding(
-        about, f"no runner has the labels {words}, and a job would wait for one until it is given up", fix
-    )
 
 
 def _names(machines: Iterable[Machine]) -> str:

@@ -126,20 +126,19 @@ def phase_seconds(events: Iterable[Event]) -> tuple[tuple[str, float], ...]:
     """
     found: dict[str, float] = {}
     name, began_s, last_s = "", 0.0, 0.0
+
+    def add(seconds: float) -> None:
+        if name:
+            found[name] = round(found.get(name, 0.0) + seconds, 3)
+
     for event in events:
         # False for what is not a number, too.
         if not last_s <= event.t_s <= _LONGEST_S:
             continue
         data = read_data(event, PhaseEvent) if event.kind == "phase" else None
         if data is not None and data.state == BEGIN:
-            _add(found, name, event.t_s - began_s)
+            add(event.t_s - began_s)
             name, began_s = data.name if data.name in RUN_PHASES else OTHER, event.t_s
         last_s = event.t_s
-    if name:
-        _add(found, name, last_s - began_s)
+    add(last_s - began_s)
     return tuple(found.items())
-
-
-def _add(found: dict[str, float], name: str, seconds: float) -> None:
-    if name:
-        found[name] = round(found.get(name, 0.0) + seconds, 3)

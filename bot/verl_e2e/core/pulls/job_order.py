@@ -198,17 +198,12 @@ def _may_be(hidden: str, text: str) -> bool:
     for place in range(0, len(others), 2):
         following, is_last = others[place + 1], place == len(others) - 2
         stop = end if is_last else text.find(following, at + 1, max(end, 0)) if following else -1
-        if stop <= at or _kind_of(others[place]).fullmatch(text, at, stop) is None:
+        hidden_by = others[place]
+        kind = _HIDDEN_PATH if hidden_by[0] == "$" else _HIDDEN_SECRET if hidden_by[0] == "<" else _HIDDEN_HOST
+        if stop <= at or kind.fullmatch(text, at, stop) is None:
             return False
         at = stop + len(following)
     return text.endswith(others[-1])
-
-
-def _kind_of(placeholder: str) -> re.Pattern[str]:
-    """What a placeholder may stand for."""
-    if placeholder.startswith("$"):
-        return _HIDDEN_PATH
-    return _HIDDEN_SECRET if placeholder.startswith("<") else _HIDDEN_HOST
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,7 +237,12 @@ def flaky_causes(runs: Iterable[Run]) -> tuple[FlakyCause, ...]:
         for cause_id in run.causes:
             groups[cause_id, run.fingerprint].append(run)
     found = [_summed(cause_id, fingerprint, group, passed) for (cause_id, fingerprint), group in groups.items()]
-    flaky = [item for item in found if _comes_and_goes(item)]
+    flaky = []
+    for item in found:
+        outside = item.found is RetryClass.PASSING or item.found is RetryClass.LASTING
+        same = bool(item.fingerprint) or outside or item.cause_id.startswith(_SAME_ANYWHERE)
+        if item.disagreed or item.merge_bases or (same and item.pulls > 1):
+            flaky.append(item)
     return tuple(sorted(flaky, key=lambda item: (-item.disagreed, -item.pulls, -item.runs, item.cause_id)))
 
 
@@ -269,9 +274,3 @@ def _summed(cause_id: str, fingerprint: str, runs: list[Run], passed: set[_Job])
         merge_bases=len(older),
         last=max(run.updated for run in runs),
     )
-
-
-def _comes_and_goes(item: FlakyCause) -> bool:
-    outside = item.found is RetryClass.PASSING or item.found is RetryClass.LASTING
-    same = bool(item.fingerprint) or outside or item.cause_id.startswith(_SAME_ANYWHERE)
-    return bool(item.disagreed or item.merge_bases or (same and item.pulls > 1))

@@ -49,7 +49,13 @@ def reuse_key(job: Job, reached: ReachedFiles, program: str, *, tested_by: str =
     files = reached.digest_for(tests=bool(job.bridge_tests) and not tested_by)
     if not files:
         return ""
-    document = _without_change(job).model_dump(mode="json", exclude={"origins"})
+    tests = tuple(
+        ChosenTest(test=chosen.test, why=WhyChosen.POLICY, reason="", gpu_count=chosen.gpu_count)
+        for chosen in job.chosen_tests
+    )
+    of_no_change = {"changed": NO_CODE, "purposes": (), "chosen_tests": tests}
+    without_change = _at_any_commit(portable(job)).model_copy(update=of_no_change)
+    document = without_change.model_dump(mode="json", exclude={"origins"})
     text = json.dumps([_KEY_VERSION, program, files, document], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -98,14 +104,6 @@ def _without_texts(value: object) -> object:
 
 def _at_any_commit(job: Job) -> Job:
     return job.model_copy(update={"bridge": job.bridge.model_copy(update={"commit": _ANY_COMMIT})})
-
-
-def _without_change(job: Job) -> Job:
-    tests = tuple(
-        ChosenTest(test=chosen.test, why=WhyChosen.POLICY, reason="", gpu_count=chosen.gpu_count)
-        for chosen in job.chosen_tests
-    )
-    return _at_any_commit(portable(job)).model_copy(update={"changed": NO_CODE, "purposes": (), "chosen_tests": tests})
 
 
 @dataclass(frozen=True, slots=True)
