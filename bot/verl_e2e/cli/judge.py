@@ -276,7 +276,7 @@ def flaky(repository: str, data: str, database: str, *, as_json: bool) -> int:
     """
     from verl_e2e.cli.serve import be_private
     from verl_e2e.core.report.attempts_text import flaky_json, flaky_text
-    from verl_e2e.wiring.check import flaky_of
+    from verl_e2e.wiring.engines import flaky_of
 
     be_private()
     found = flaky_of(database or f"sqlite:///{data}/verl-e2e.sqlite3", repository)

@@ -9,7 +9,6 @@ from pathlib import Path
 from verl_e2e.adapters.demo_repository import build_demo_repository
 from verl_e2e.adapters.dispatch.local_backend import LocalDispatcher
 from verl_e2e.adapters.files.folders import BaselineCache, run_folders
-from verl_e2e.adapters.store import SqlLedger, open_store
 from verl_e2e.app.check import (
     Checkouts,
     CheckRequest,
@@ -35,7 +34,6 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import unable
 from verl_e2e.core.plan.build import without_data
-from verl_e2e.core.pulls.retry import FlakyCause, flaky_causes
 from verl_e2e.core.report.plan_text import READING_VERL
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.git.repository import GitRepository
@@ -169,16 +167,3 @@ def _demonstrate(folder: Path) -> Demonstration:
     return demonstrate(
         run_folders(), folder, changes=changes, base=repository.base, head=repository.head, policy=policy
     )
-
-
-def flaky_of(database_url: str, repository: str) -> tuple[FlakyCause, ...]:
-    """The causes of the runs of a repository; UserError where there is no such database."""
-    name = database_url.removeprefix("sqlite:///")
-    if name != database_url and not Path(name).is_file():
-        # Opening it would make an empty one.
-        raise UserError(f"{name} is not there; set VERL_E2E_DATA or DATABASE_URL as for `verl-e2e serve`")
-    store = open_store(database_url)
-    try:
-        return flaky_causes(SqlLedger(store).runs(repository))
-    finally:
-        store.close()

@@ -1,4 +1,4 @@
-"""What the settings need, tried before the service starts, and the check-up of an installation."""
+"""What the settings need, tried before the service starts; the check-up of an installation; what its database shows."""
 
 import os
 import time
@@ -18,7 +18,7 @@ from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.pulls import GithubPulls, has_commit
 from verl_e2e.adapters.github.requester import RetryPolicy
 from verl_e2e.adapters.github.session import PERMISSIONS, as_app
-from verl_e2e.adapters.store import open_store
+from verl_e2e.adapters.store import SqlLedger, open_store
 from verl_e2e.app.doctor import DoctorServices, Setup, examine
 from verl_e2e.config.policy import packaged_policy, workflow_text
 from verl_e2e.config.profiles import checked_for_slots, load_profile
@@ -31,6 +31,7 @@ from verl_e2e.core.pulls.checkup import Health, SetupFinding, of_sources
 from verl_e2e.core.pulls.deliveries import MODELS
 from verl_e2e.core.pulls.forge import Attestation, Attested, UnprovenError, web_of
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, origins_of, takes_token
+from verl_e2e.core.pulls.retry import FlakyCause, flaky_causes
 from verl_e2e.git.program import Git, GitLimits, Remote, fetch_error
 from verl_e2e.git.repository import GitError, GitRepository
 from verl_e2e.ports import BackendError
@@ -264,3 +265,16 @@ def check_up(
         return examine(repository, branch, setup, services, now, redeliver=redeliver)
     finally:
         github.close()
+
+
+def flaky_of(database_url: str, repository: str) -> tuple[FlakyCause, ...]:
+    """The causes of the runs of a repository; UserError where there is no such database."""
+    name = database_url.removeprefix("sqlite:///")
+    if name != database_url and not Path(name).is_file():
+        # Opening it would make an empty one.
+        raise UserError(f"{name} is not there; set VERL_E2E_DATA or DATABASE_URL as for `verl-e2e serve`")
+    store = open_store(database_url)
+    try:
+        return flaky_causes(SqlLedger(store).runs(repository))
+    finally:
+        store.close()
