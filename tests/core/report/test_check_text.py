@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
@@ -11,41 +10,26 @@ from markdown_it import MarkdownIt
 
 from tests.core.builders import make_job
 from tests.core.judged import judged, judged_text, verdict_that_says
+from tests.core.pulls.entries import SMOKE, override, run
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.forge import MAX_CHECK_TITLE, MAX_OUTPUT
 from verl_e2e.core.pulls.gate import JobStanding, gate, standings
-from verl_e2e.core.pulls.ledger import JobStatus, Override, Run, RunState, run_key
+from verl_e2e.core.pulls.ledger import JobStatus, Run
 from verl_e2e.core.pulls.target_state import Hold
 from verl_e2e.core.pulls.wanted_jobs import WantedJob
 from verl_e2e.core.report.checks import CheckText, gate_text, job_check_text
 from verl_e2e.core.text.escape import prose
 
 HEAD = "a" * 40
-NOW = datetime(2026, 11, 20, tzinfo=UTC)
 URL = "https://github.com/o/r/actions/runs/12"
 
 
 def _run(name: str, **changes: object) -> Run:
     verdict = judged(name)
-    fields: dict[str, object] = {
-        "key": run_key("o/r", HEAD, "d" * 64, 1),
-        "repository": "o/r",
-        "number": 7,
-        "head_sha": HEAD,
-        "job_id": verdict.job_id,
-        "job_digest": "d" * 64,
-        "state": RunState.FINISHED,
-        "result": verdict.result,
-        "sentence": verdict.sentence,
-        "verdict": judged_text(name),
-        "url": URL,
-        "gpu_minutes": 6.7,
-        "created": NOW,
-        "updated": NOW,
-    }
-    return Run.model_validate({**fields, **changes})
+    said = {"job_id": verdict.job_id, "result": verdict.result, "sentence": verdict.sentence, "url": URL}
+    return run(SMOKE).model_copy(update={**said, "verdict": judged_text(name), "gpu_minutes": 6.7, **changes})
 
 
 def _wanted(level: Level = Level.SMOKE, *requires: str, required: bool = True, name: str = "") -> WantedJob:
@@ -154,19 +138,8 @@ def test_a_green_gate_asks_for_nothing_and_says_why() -> None:
     nothing = gate_text((), gate((), nothing_reason=("no changed path is run by verl",)))
     assert nothing.title == "No verl coverage is required by this change"
     assert "no changed path is run by verl" in nothing.summary
-    override = Override(
-        base="main",
-        repository="o/r",
-        number=7,
-        head_sha=HEAD,
-        level=Level.SMOKE,
-        reason="r",
-        actor="ann",
-        source="s",
-        at=NOW,
-    )
     row = JobStanding(
-        _wanted(), JobStatus.OVERRIDDEN, "level 0 is overridden by ann: hosts are down", override=override
+        _wanted(), JobStatus.OVERRIDDEN, "level 0 is overridden by ann: hosts are down", override=override(Level.SMOKE)
     )
     for message in (nothing, gate_text((row,), gate((row,)))):
         assert "How to make it green" not in message.summary
