@@ -422,7 +422,6 @@ log = logging.getLogger(__name__)
 
 Connect = Callable[[Settings], GitHub]
 MakeAnalysis = Callable[[Settings, Mirrors], ServiceAnalysis]
-MakeBackend = Callable[[Settings, GitHub, ServiceAnalysis, Clock, Mapping[str, str]], Backend]
 
 
 def connect_app(settings: Settings) -> GitHub:
@@ -442,7 +441,6 @@ def github_work(
     *,
     connect: Connect = connect_app,
     make_analysis: MakeAnalysis = limited_analysis,
-    make_backend: MakeBackend | None = None,
 ) -> MakeWork:
     """How the service's work is made; `environ` is what git and jobs on this machine may see of the environment."""
 
@@ -463,7 +461,7 @@ def github_work(
         called = {"slurm": settings.slurm_command, "ray": settings.ray_command}.get(settings.backend, "")
         program = program_digest(*settings.tool, str(called))
         jobs = JobPorts(
-            backend=(make_backend or backend_of)(settings, github, analysis, clock, environ),
+            backend=backend_of(settings, github, analysis, clock, environ),
             analysis=analysis,
             changes=mirrors.changes,
             sources=JobSources(
