@@ -273,6 +273,18 @@ def test_equal_runs_are_level_in_everything() -> None:
     assert len(found.comparisons) == 8
 
 
+def test_the_chance_of_a_drift_is_shared_by_all_curves_that_are_compared() -> None:
+    """Of one curve this order is rare enough; among eight one may well be so ordered by chance."""
+
+    def reward_alone(steps: tuple[StepMetrics, ...]) -> tuple[StepMetrics, ...]:
+        name = "critic/score/mean"
+        return tuple(StepMetrics(item.step, item.line, {name: item.values[name]}) for item in steps)
+
+    run, baseline = run_of(noisy(5, 0.015)), run_of(noisy(1))
+    assert standings(report(reward_alone(run), reward_alone(baseline)))["reward"] is CurveStanding.ABOVE
+    assert standings(report(run, baseline))["reward"] is CurveStanding.LEVEL
+
+
 def test_a_difference_within_the_spread_of_repeated_baselines_is_none() -> None:
     apart = report(run_of(noisy(9, 0.26)), run_of(noisy(12, 0.3)))
     assert standings(apart)["reward"] is CurveStanding.BELOW

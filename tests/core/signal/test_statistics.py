@@ -8,9 +8,9 @@ import pytest
 
 from bench.signal_power import FLAT, RISES, of_flat, of_rise
 from verl_e2e.core.signal.curves import (
-    Bar,
+    MOVES,
     Direction,
-    TrendRule,
+    clears,
     direction,
     inflation,
     noise,
@@ -29,7 +29,7 @@ def test_a_line_has_no_noise() -> None:
 def test_a_constant_goes_nowhere() -> None:
     found = trend([0.25] * 20, autocorrelation=0.5)
     assert (found.tau, found.shift, found.p_up, found.p_down) == (0.0, 0.0, 1.0, 1.0)
-    assert direction(found, TrendRule()) is Direction.NONE
+    assert direction(found) is Direction.NONE
 
 
 def test_a_falling_series_mirrors_a_rising_one() -> None:
@@ -37,8 +37,8 @@ def test_a_falling_series_mirrors_a_rising_one() -> None:
     values = [at + source.gauss(0, 1) for at in range(20)]
     up, down = (trend([sign * value for value in values], autocorrelation=0.5) for sign in (1, -1))
     assert (up.tau, up.p_up, up.shift) == (-down.tau, down.p_down, -down.shift)
-    assert direction(up, TrendRule()) is Direction.UP
-    assert direction(down, TrendRule()) is Direction.DOWN
+    assert direction(up) is Direction.UP
+    assert direction(down) is Direction.DOWN
 
 
 def test_the_normal_law_is_near_the_exact_one() -> None:
@@ -91,7 +91,7 @@ def test_a_long_series_is_judged_by_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chance", "shift", "count", "clears"),
+    ("chance", "shift", "count", "moves"),
     [
         (0.01, 2.0, 20, True),
         (0.01, 1.99, 20, False),
@@ -106,14 +106,9 @@ def test_a_long_series_is_judged_by_blocks() -> None:
     ],
 )
 def test_the_better_ordered_a_series_is_the_smaller_it_may_be(
-    chance: float, shift: float, count: int, clears: bool
+    chance: float, shift: float, count: int, moves: bool
 ) -> None:
-    assert TrendRule().clears(chance, shift, count) is clears
-
-
-def test_a_chance_is_shared_by_all_series_that_are_looked_at() -> None:
-    assert TrendRule(bars=(Bar(0.1, 4.0),)).shared_by(8).bars == (Bar(0.0125, 4.0),)
-    assert TrendRule().shared_by(0) == TrendRule()
+    assert clears(MOVES, chance, shift, count) is moves
 
 
 @pytest.mark.parametrize("name", [name for name in FLAT if name not in ("autocorrelation 0.7", "a random walk")])

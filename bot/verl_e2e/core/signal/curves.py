@@ -8,7 +8,7 @@ estimated: Kendall's S is compared with the variance that it has under autoregre
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, pairwise
 from statistics import fmean, median
@@ -138,26 +138,18 @@ class Bar:
     size: float
 
 
-@dataclass(frozen=True, slots=True)
-class TrendRule:
-    """When a series counts as moving: it clears any of the bars. The better ordered it is, the smaller it may be.
+# Noise is taken to have this lag-one autocorrelation.
+AUTOCORRELATION = 0.5
+# The bars of a series that moves: it clears any of them. The better ordered it is, the smaller it may be.
+MOVES = (Bar(0.01, 2.0), Bar(0.1, 4.0))
+# Sizes go with the inverse root of the number of steps, as the noise of a mean does, down to this share of those at 20.
+_LEAST = 0.8
 
-    Noise is taken to have that lag-one `autocorrelation`. Sizes go with the inverse root of the number of steps, as
-    the noise of a mean does, down to the share `least` of those at 20 steps.
-    """
 
-    bars: tuple[Bar, ...] = (Bar(0.01, 2.0), Bar(0.1, 4.0))
-    least: float = 0.8
-    autocorrelation: float = 0.5
-
-    def clears(self, chance: float, shift: float, count: int) -> bool:
-        """Whether so much order and size over so many points is enough."""
-        scale = max(self.least, math.sqrt(_AT_STEPS / count))
-        return any(chance <= bar.order and shift >= bar.size * scale for bar in self.bars)
-
-    def shared_by(self, count: int) -> "TrendRule":
-        """The rule for each of so many series that are looked at together (Bonferroni)."""
-        return replace(self, bars=tuple(Bar(bar.order / max(1, count), bar.size) for bar in self.bars))
+def clears(bars: Sequence[Bar], chance: float, shift: float, count: int) -> bool:
+    """Whether so much order and size over so many points is enough for any of the bars."""
+    scale = max(_LEAST, math.sqrt(_AT_STEPS / count))
+    return any(chance <= bar.order and shift >= bar.size * scale for bar in bars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +177,7 @@ class Trend:
         return math.copysign(math.inf, change) if change else 0.0
 
 
-def trend(values: Sequence[float], *, autocorrelation: float) -> Trend:
+def trend(values: Sequence[float], *, autocorrelation: float = AUTOCORRELATION) -> Trend:
     """The trend of at least four finite values in equal steps, under noise of that lag-one autocorrelation."""
     points = thinned(values)
     count, third = len(points), max(1, len(points) // 3)
@@ -209,14 +201,12 @@ def trend(values: Sequence[float], *, autocorrelation: float) -> Trend:
     )
 
 
-def direction(found: Trend, rule: TrendRule) -> Direction:
-    """Where the series goes by the rule."""
+def direction(found: Trend, bars: Sequence[Bar] = MOVES) -> Direction:
+    """Where the series goes, by the bars."""
     count = min(found.count, MAX_POINTS)
-    if rule.clears(found.p_up, found.shift, count):
+    if clears(bars, found.p_up, found.shift, count):
         return Direction.UP
-    if rule.clears(found.p_down, -found.shift, count):
-        return Direction.DOWN
-    return Direction.NONE
+    return Direction.DOWN if clears(bars, found.p_down, -found.shift, count) else Direction.NONE
 
 
 def thinned(values: Sequence[float], most: int = MAX_POINTS) -> tuple[float, ...]:

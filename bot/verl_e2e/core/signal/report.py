@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 
@@ -18,6 +18,7 @@ from verl_e2e.core.signal.curves import (
     LEARNING_RATE,
     LENGTH,
     LOG_PROBABILITY,
+    MOVES,
     POLICY_LOSS,
     REWARD,
     SHOWN,
@@ -29,7 +30,6 @@ from verl_e2e.core.signal.curves import (
     Direction,
     MetricStep,
     Trend,
-    TrendRule,
     curve,
     direction,
     train_steps,
@@ -141,6 +141,10 @@ def cap_share(steps: Sequence[MetricStep]) -> float | None:
     return max(median(values), median(last_third(values))) if values else math.nan
 
 
+# Fewer rewards than this say nothing.
+MIN_STEPS = 10
+# The bar of a reward that falls; higher, because the run is blamed for it.
+_FALLS = (Bar(0.005, 7.0),)
 # From two baselines on they span a band; fewer say nothing about how much equal runs differ.
 _BAND_FROM = 2
 
@@ -199,17 +203,15 @@ def band(runs: Sequence[BaselineRun], quantity: CurveQuantity) -> BaselineBand |
     return BaselineBand(tuple(shared), middle, low, high, len(curves))
 
 
-def compare_curves(
-    steps: Sequence[MetricStep], baselines: Sequence[BaselineRun], *, rule: TrendRule, min_steps: int
-) -> tuple[CurveComparison, ...]:
+def compare_curves(steps: Sequence[MetricStep], baselines: Sequence[BaselineRun]) -> tuple[CurveComparison, ...]:
     """Every shown quantity that both have; the chance allowed for order is shared out among them (Bonferroni)."""
     pairs = [
         (quantity, mine, theirs)
         for quantity in SHOWN
         if (mine := curve(steps, quantity)) is not None and (theirs := band(baselines, quantity)) is not None
     ]
-    shared = rule.shared_by(len(pairs))
-    return tuple(_compared(*pair, rule=shared, min_steps=min_steps) for pair in pairs)
+    bars = [Bar(bar.order / max(1, len(pairs)), bar.size) for bar in MOVES]
+    return tuple(_compared(*pair, bars) for pair in pairs)
 
 
 _STANDING = {
@@ -219,9 +221,7 @@ _STANDING = {
 }
 
 
-def _compared(
-    quantity: CurveQuantity, mine: Curve, theirs: BaselineBand, *, rule: TrendRule, min_steps: int
-) -> CurveComparison:
+def _compared(quantity: CurveQuantity, mine: Curve, theirs: BaselineBand, bars: Sequence[Bar]) -> CurveComparison:
     at = mine.finite().at()
     columns = zip(theirs.steps, theirs.middle, theirs.low, theirs.high, strict=True)
     # Candidate, and the median, the lowest and the highest of the baselines, at the steps that both have.
@@ -229,10 +229,10 @@ def _compared(
     inside = None
     if theirs.runs >= _BAND_FROM and rows:
         inside = sum(low <= value <= high for value, _, low, high in rows) / len(rows)
-    if len(rows) < min_steps:
+    if len(rows) < MIN_STEPS:
         return CurveComparison(quantity, CurveStanding.UNKNOWN, len(rows), None, inside)
-    gap = trend([value - middle for value, middle, _, _ in rows], autocorrelation=rule.autocorrelation)
-    standing = _STANDING[direction(gap, rule)]
+    gap = trend([value - middle for value, middle, _, _ in rows])
+    standing = _STANDING[direction(gap, bars)]
     if inside is not None:
         value, _, low, high = (median(last_third(column)) for column in zip(*rows, strict=True))
         # No further outside the band in the end than the band is wide: equal runs differ as much.
@@ -354,18 +354,12 @@ class SignalOutcome(StrEnum):
 class SignalOptions:
     """What the evidence must show."""
 
-    # Fewer rewards than this say nothing.
-    min_steps: int = 10
     # The length of the job in steps, None where it is not known.
     requested_steps: int | None = None
     # The share of responses that the length limit may cut; above it the evidence is weak.
     max_cap_share: float = 0.5
     # Why the share says nothing where `max_cap_share` is 1; it is shown next to the share.
     cap_waived: str = ""
-    # The rule for a reward that rises.
-    rise: TrendRule = field(default_factory=TrendRule)
-    # The rule for a reward that falls; stricter, because the run is blamed for it.
-    fall: TrendRule = field(default_factory=lambda: TrendRule(bars=(Bar(0.005, 7.0),)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,7 +459,7 @@ def signal_report(
     options = options or SignalOptions()
     trained = train_steps(steps)
     found = _judged(steps, trained, options)
-    comparisons = compare_curves(trained, baseline, rule=options.rise, min_steps=options.min_steps)
+    comparisons = compare_curves(trained, baseline)
     share = cap_share(trained)
     # A baseline is judged by itself; it may be shorter than the job that it is compared with.
     own = replace(options, requested_steps=None)
@@ -498,26 +492,25 @@ def _judged(steps: Sequence[MetricStep], trained: Sequence[MetricStep], options:
     fault = first_not_finite(steps) or _exploded(trained)
     if fault is not None:
         values = reward.finite().values if reward else ()
-        enough = len(values) >= options.min_steps
-        moved = trend(values, autocorrelation=options.rise.autocorrelation) if enough else None
+        moved = trend(values) if len(values) >= MIN_STEPS else None
         return SignalReport(SignalOutcome.UNSTABLE, fault.text, fault.step, reward, moved)
     if reward is None:
         return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, f"no step prints {' or '.join(REWARD.names)}", last)
     count, wanted = len(reward.values), options.requested_steps
-    if count < options.min_steps:
-        text = f"{count} steps with {reward.name}, at least {options.min_steps} are needed"
+    if count < MIN_STEPS:
+        text = f"{count} steps with {reward.name}, at least {MIN_STEPS} are needed"
         return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, text, last, reward)
     if wanted is not None and last < wanted:
         return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, f"the run stops at step {last} of {wanted}", last, reward)
-    moved = trend(reward.values, autocorrelation=options.rise.autocorrelation)
+    moved = trend(reward.values)
     if still := list(stuck(trained)):
         cause = "; ".join(item.text for item in still)
         return SignalReport(SignalOutcome.FLAT, cause, still[0].step, reward, moved, stuck=True)
     sizes = f"{moved.start:.4g} to {moved.end:.4g}"
     order = f"over {moved.count} steps (tau {moved.tau:+.2f}, {moved.shift:+.1f} times the noise of a step)"
-    if direction(moved, options.fall) is Direction.DOWN:
+    if direction(moved, _FALLS) is Direction.DOWN:
         outcome, way, more = SignalOutcome.UNSTABLE, "fell from", ""
-    elif direction(moved, options.rise) is Direction.UP:
+    elif direction(moved) is Direction.UP:
         outcome, way, more = SignalOutcome.PASSED, "rose from", ""
     else:
         moving = _policy_moved(trained)
