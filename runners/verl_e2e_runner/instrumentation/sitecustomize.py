@@ -40,7 +40,9 @@ class _Finder:
             return None
         self._busy.add(name)
         try:
-            spec = self._ask_others(name, path, target)
+            others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+            specs = (finder.find_spec(name, path, target) for finder in others)
+            spec = next((spec for spec in specs if spec is not None), None)
         finally:
             self._busy.discard(name)
         try:
@@ -50,47 +52,37 @@ class _Finder:
             pass
         return spec
 
-    def _ask_others(self, name, path, target):
-        for finder in list(sys.meta_path):
-            if finder is not self and hasattr(finder, "find_spec"):
-                spec = finder.find_spec(name, path, target)
-                if spec is not None:
-                    return spec
-        return None
 
-
-class _Witness:
+def _witness(record):
     """Has the loader of a module report where it was found."""
 
-    def __init__(self, path):
-        self._path = path
-
-    def observe(self, name, spec):
+    def observe(name, spec):
         load = getattr(spec.loader, "exec_module", None)
         if load is None or spec.origin is None:
-            self._report(name, next(iter(spec.submodule_search_locations or []), ""))
+            report(name, next(iter(spec.submodule_search_locations or []), ""))
             return
 
         def exec_module(module):
-            self._report(name, spec.origin)
+            report(name, spec.origin)
             return load(module)
 
         spec.loader.exec_module = exec_module
 
-    def _report(self, name, file):
+    def report(name, file):
         try:
             import json
 
-            record = {"module": name, "file": os.path.realpath(file), "role": "run", "pid": os.getpid()}
-            record["process"] = _process_name()
-            line = (json.dumps(record) + "\n").encode()
-            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            line = {"module": name, "file": os.path.realpath(file), "role": "run", "pid": os.getpid()}
+            line["process"] = _process_name()
+            handle = os.open(record, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             try:
-                os.write(handle, line)
+                os.write(handle, (json.dumps(line) + "\n").encode())
             finally:
                 os.close(handle)
         except Exception:
             pass
+
+    return observe
 
 
 def _process_name():
@@ -100,12 +92,6 @@ def _process_name():
         return b" ".join(word for word in words if word).decode("utf-8", "replace").strip()[:160]
     except Exception:
         return " ".join(getattr(sys, "argv", [])[:3])[:160]
-
-
-def _restore_order(wanted):
-    entries = [entry for entry in wanted.split(os.pathsep) if entry in sys.path]
-    first = list(dict.fromkeys(entries))
-    sys.path[:] = first + [entry for entry in sys.path if entry not in first]
 
 
 def _watch_demands(*_):
@@ -131,9 +117,10 @@ def _chain():
 
 try:
     if os.environ.get("VERL_E2E_PATH"):
-        _restore_order(os.environ["VERL_E2E_PATH"])
+        asked = [entry for entry in os.environ["VERL_E2E_PATH"].split(os.pathsep) if entry in sys.path]
+        sys.path[:] = dict.fromkeys([*asked, *sys.path])
     if os.environ.get("VERL_E2E_IMPORTS"):
-        _watch_imports(_WATCHED, _Witness(os.environ["VERL_E2E_IMPORTS"]).observe)
+        _watch_imports(_WATCHED, _witness(os.environ["VERL_E2E_IMPORTS"]))
         if not any(os.environ.get(name) for name in _NOT_WATCHED):
             _watch_imports(("ray",), _watch_demands)
 except Exception:

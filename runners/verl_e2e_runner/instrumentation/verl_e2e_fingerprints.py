@@ -51,7 +51,7 @@ def _install(module, name, folder):
         class_name, methods = TARGETS[name]
         owner = getattr(module, class_name, None)
         for method in methods:
-            _Hook(f"{name}:{class_name}.{method}", folder, HOOKS[method]).install(owner, method)
+            _wrap(owner, method, f"{name}:{class_name}.{method}", folder, HOOKS[method])
     except Exception:
         pass
 
@@ -59,78 +59,61 @@ def _install(module, name, folder):
 _Call = namedtuple("_Call", ("folder", "method", "arguments"))
 
 
-class _Hook:
-    """One wrapped method, with how often it was called."""
+def _wrap(owner, method, target, folder, around):
+    """Wrap the method on its class, where subclasses find it too; say why not where it cannot be."""
+    import functools
+    import inspect
 
-    def __init__(self, target, folder, around):
-        self._target = target
-        self._folder = folder
-        self._around = around
-        self._calls = 0
+    calls = 0
 
-    def install(self, owner, method):
-        """Wrap the method on its class, where subclasses find it too; say why not where it cannot be."""
-        import inspect
+    def say(problem="", *, installed=True):
+        import verl_e2e_snapshots
 
-        original = None if owner is None else vars(owner).get(method)
-        if not inspect.isfunction(original) or inspect.iscoroutinefunction(original):
-            found = "it is not there" if original is None else "it is not a plain method"
-            self._say(installed=False, problem=found)
-            return
-        setattr(owner, method, self._wrapped(original))
-        self._say(installed=True)
+        line = {"kind": "hook", "target": target, "installed": installed, "calls": calls, "problem": problem}
+        with contextlib.suppress(Exception):
+            verl_e2e_snapshots.write_line(folder, line)
 
-    def _wrapped(self, original):
-        import functools
+    original = None if owner is None else vars(owner).get(method)
+    if not inspect.isfunction(original) or inspect.iscoroutinefunction(original):
+        say("it is not there" if original is None else "it is not a plain method", installed=False)
+        return
 
-        @functools.wraps(original)
-        def method(*args, **kwargs):
-            self._calls += 1
-            steps, problem = self._begin(original, args, kwargs)
-            try:
-                result = original(*args, **kwargs)
-            except BaseException:
-                if steps is not None:
-                    with contextlib.suppress(Exception):
-                        steps.close()
-                self._say(installed=True, problem=problem)
-                raise
-            if steps is not None:
-                result, problem = self._end(steps, result)
-            self._say(installed=True, problem=problem)
-            return result
-
-        return method
-
-    def _begin(self, original, args, kwargs):
-        import inspect
-
+    @functools.wraps(original)
+    def wrapped(*args, **kwargs):
+        nonlocal calls
+        calls += 1
+        steps, problem = None, ""
         try:
             # By the names that the method gives them, with its defaults.
             bound = inspect.signature(original).bind(*args, **kwargs)
             bound.apply_defaults()
-            steps = self._around(_Call(self._folder, original.__name__, dict(bound.arguments)))
-            next(steps)
-            return steps, ""
+            begun = around(_Call(folder, original.__name__, dict(bound.arguments)))
+            next(begun)
+            steps = begun
         except Exception as error:
-            return None, _explained(error)
-
-    def _end(self, steps, result):
-        """What the method returns, in the hook's place where it gives one."""
+            problem = _explained(error)
         try:
-            steps.send(result)
-        except StopIteration as stop:
-            return result if stop.value is None else stop.value, ""
-        except Exception as error:
-            return result, _explained(error)
-        return result, "the hook did not end"
+            result = original(*args, **kwargs)
+        except BaseException:
+            if steps is not None:
+                with contextlib.suppress(Exception):
+                    steps.close()
+            say(problem)
+            raise
+        if steps is not None:
+            try:
+                steps.send(result)
+                problem = "the hook did not end"
+            except StopIteration as stop:
+                # In the hook's place where it gives one.
+                result = result if stop.value is None else stop.value
+            except Exception as error:
+                problem = _explained(error)
+        say(problem)
+        return result
 
-    def _say(self, installed, problem=""):
-        import verl_e2e_snapshots
-
-        line = {"kind": "hook", "target": self._target, "installed": installed, "calls": self._calls}
-        with contextlib.suppress(Exception):
-            verl_e2e_snapshots.write_line(self._folder, {**line, "problem": problem})
+    setattr(owner, method, wrapped)
+    say()
 
 
 def _explained(error):

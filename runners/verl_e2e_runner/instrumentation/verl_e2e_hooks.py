@@ -9,16 +9,17 @@ for log-probabilities alone does not.
 In the rollout engine, of verl's vLLM worker, for what arrived and was loaded.
 """
 
+import itertools
 import math
 import os
 import re
 import sys
 import threading
 import weakref
+from collections import defaultdict
 from contextlib import contextmanager, suppress
 
 from verl_e2e_snapshots import (
-    Counter,
     Held,
     Sample,
     Snapshot,
@@ -160,7 +161,8 @@ def _whole(value):
     return int(value) if isinstance(value, (int, float)) else 0
 
 
-_counter = Counter()
+# How many times each point of a model was passed in this process.
+_passed = defaultdict(itertools.count)
 _inside = threading.local()
 _STEP = re.compile(r"global_step_(\d{1,9})(?:/|$)")
 
@@ -189,7 +191,7 @@ def load_hf_weights(call):
         model.write(call.folder, "weights imported")
         first_rank = model.name == "actor" and not model.ranks.get("rank", 0)
         # What the files hold, once in a process.
-        if first_rank and not (number := _counter.next(model.name, "checkpoint file")):
+        if first_rank and not (number := next(_passed[model.name, "checkpoint file"])):
             header = model.header("checkpoint file", number)
             try:
                 write_files(call.folder, call.arguments["hf_path"], header)
@@ -208,7 +210,7 @@ def optimizer_step(call):
         model.without_parameters = True
     model.write(call.folder, "optimizer step", optimizer=engine.optimizer)
     # What the model was given besides text until now; nothing of one that has no tower and got text alone.
-    counts, number = _watched.get(engine), _counter.next(model.name, "inputs")
+    counts, number = _watched.get(engine), next(_passed[model.name, "inputs"])
     if counts is not None and (counts.inputs or counts.towers) and is_read(number):
         line = {"kind": "inputs", "model": model.name, "ranks": model.ranks, "number": number, "t_s": now()}
         lists = {"inputs": list(counts.inputs.values()), "towers": list(counts.towers.values())}
@@ -252,7 +254,7 @@ def export(call):
 def update_weights_from_ipc(call):
     """All weights of one update as they arrived, and the engine's model after it."""
     worker = call.arguments["self"]
-    number = _counter.next(_ROLLOUT, "received")
+    number = next(_passed[_ROLLOUT, "received"])
     if not is_read(number):
         yield
         return
@@ -312,7 +314,7 @@ class _Model:
 
     def write(self, folder, point, optimizer=None, header=None, number=None):
         """Take a snapshot and write it, unless this pass is one of the many that are not read."""
-        number = _counter.next(self.name, point) if number is None else number
+        number = next(_passed[self.name, point]) if number is None else number
         if not is_read(number):
             return
         snapshot = Snapshot(self._torch, Sample(self._bytes), self._chunks)
@@ -352,7 +354,7 @@ def _exported(folder, engine, tensors, adapter_only):
                 write_line(folder, {**line, "problem": problem})
 
     with guarded():
-        number = _counter.next(role, "exported")
+        number = next(_passed[role, "exported"])
         if is_read(number):
             model = _Model(engine)
             model.write(folder, "before export", header=header, number=number)

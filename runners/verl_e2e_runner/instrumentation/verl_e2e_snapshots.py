@@ -369,19 +369,6 @@ _ALWAYS_BITS = 4
 _DTYPE = "torch."
 
 
-class Counter:
-    """How many times each point was passed in this process."""
-
-    def __init__(self):
-        self._passed = {}
-
-    def next(self, model, point):
-        """The number of this pass, from 0."""
-        number = self._passed.get((model, point), 0)
-        self._passed[model, point] = number + 1
-        return number
-
-
 def is_read(number):
     """Whether a pass with this number is read."""
     return number % (1 << max(0, number.bit_length() - _ALWAYS_BITS)) == 0
