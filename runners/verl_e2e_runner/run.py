@@ -47,7 +47,7 @@ from verl_e2e_runner.folder.recorder import (
     record_end,
     usable_key,
 )
-from verl_e2e_runner.models import RECIPE_FILE, made_model
+from verl_e2e_runner.models import RECIPE_FILE, model_there
 from verl_e2e_runner.place import (
     Host,
     HostPlace,
@@ -262,7 +262,7 @@ def _run_phases(run: OpenRun) -> Ended:
     if seen.blocked:
         return run.not_started("preflight found what blocks the run")
     recipe = job.checkpoint.synthetic
-    if recipe and (made := made_model(recipe, seen.launches[0].environment)):
+    if recipe and (made := model_there(recipe, seen.launches[0].environment)):
         # What a synthetic model was made from, and the digests of what was made.
         run.recorder.text(RECIPE_FILE, (made / RECIPE_FILE).read_text(encoding="utf-8"))
     tests = _bridge_tests(run, tested, seen)

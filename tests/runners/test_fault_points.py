@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import REHEARSAL
-from verl_e2e_runner.rehearsal.rehearse import HOST_PYTHON
+from verl_e2e_runner.rehearsal.rehearse import PROGRAMS
 
 pytestmark = pytest.mark.rehearsal
 
@@ -182,7 +182,7 @@ FUNCTIONS = (
 def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     sample = tmp_path_factory.mktemp("sample") / "sample.py"
     sample.write_text(SOURCE)
-    argv = (str(REHEARSAL / "bin/python"), "-c", SCRIPT, str(HOST_PYTHON), str(sample), json.dumps(FUNCTIONS))
+    argv = (str(REHEARSAL / "bin/python"), "-c", SCRIPT, str(PROGRAMS), str(sample), json.dumps(FUNCTIONS))
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": os.defpath})
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

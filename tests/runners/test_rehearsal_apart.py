@@ -11,21 +11,21 @@ import pytest
 
 from verl_e2e.core.compare.rehearsal import MOST_RECORD_BYTES, RunNote
 from verl_e2e.core.model.errors import UserError
-from verl_e2e_runner.rehearsal.apart import Apart, Limits, collect, open_apart, run_apart
+from verl_e2e_runner.rehearsal.apart import Apart, DriverLimits, collect_records, open_apart, run_apart
 
-GENEROUS = Limits(seconds=60)
+GENEROUS = DriverLimits(seconds=60)
 CAGED = pytest.param(True, marks=pytest.mark.bwrap)
 
 
 class Opens(Protocol):
-    def __call__(self, limits: Limits = GENEROUS, *, caged: bool = False) -> Apart: ...
+    def __call__(self, limits: DriverLimits = GENEROUS, *, caged: bool = False) -> Apart: ...
 
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opens:
     """Opens a place for a driver; without a cage where no program is found that makes one."""
 
-    def place(limits: Limits = GENEROUS, *, caged: bool = False) -> Apart:
+    def place(limits: DriverLimits = GENEROUS, *, caged: bool = False) -> Apart:
         if not caged:
             monkeypatch.setattr("verl_e2e_runner.place._UTILITIES", "/nowhere")
         given = {"PATH": os.environ["PATH"] if caged else "/nowhere"}
@@ -37,7 +37,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opens:
     return place
 
 
-def ran(apart: Apart, source: str, limits: Limits = GENEROUS, **variables: str) -> tuple[str, RunNote]:
+def ran(apart: Apart, source: str, limits: DriverLimits = GENEROUS, **variables: str) -> tuple[str, RunNote]:
     """What a driver of this source printed, and the note on it."""
     script = apart.scratch / "driver.py"
     script.write_text(source)
@@ -56,13 +56,13 @@ def test_a_driver_that_ends_by_itself_leaves_its_records(tmp_path: Path, opened:
     assert ("in a cage" in note.isolation) is caged
     out = tmp_path / "records"
     out.mkdir()
-    collect(apart, ["import.json", "complete.json"], out)
+    collect_records(apart, ["import.json", "complete.json"], out)
     assert [file.name for file in out.iterdir()] == ["import.json"]
 
 
 @pytest.mark.parametrize("caged", [False, CAGED])
 def test_a_driver_that_takes_too_much_memory_is_ended(opened: Opens, caged: bool) -> None:
-    limits = Limits(memory_gib=0.25, seconds=60)
+    limits = DriverLimits(memory_gib=0.25, seconds=60)
     # Each of its processes takes less than all of them may.
     source = "import os, time\nfor _ in range(4):\n    if not os.fork():\n        break\n"
     source += "else:\n    time.sleep(50)\nheld = os.urandom(1 << 20) * 120\ntime.sleep(50)"
@@ -82,21 +82,21 @@ def test_a_driver_that_takes_too_much_memory_is_ended(opened: Opens, caged: bool
 )
 def test_a_driver_that_fills_the_disk_is_ended(opened: Opens, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("verl_e2e_runner.rehearsal.apart._MOST_FILES", 1_000)
-    limits = Limits(disk_gib=0.05, seconds=60)
+    limits = DriverLimits(disk_gib=0.05, seconds=60)
     _printed, note = ran(opened(limits), source, limits)
     assert note.ended == "its files took more than 0.05 GiB"
 
 
 @pytest.mark.parametrize("caged", [False, CAGED])
 def test_a_driver_that_does_not_end_is_ended(opened: Opens, caged: bool) -> None:
-    limits = Limits(seconds=1)
+    limits = DriverLimits(seconds=1)
     _printed, note = ran(opened(limits, caged=caged), "import time; time.sleep(50)", limits)
     assert note.ended == "it did not end within 1 s"
 
 
 @pytest.mark.parametrize("caged", [False, CAGED])
 def test_no_process_of_a_driver_outlives_it(opened: Opens, caged: bool) -> None:
-    limits = Limits(seconds=4)
+    limits = DriverLimits(seconds=4)
     source = (
         "import os, time\nif not os.fork():\n    os.setsid()\n    while True:\n        open('alive', 'a').write('x')\n"
     )
@@ -133,7 +133,7 @@ def test_what_a_driver_left_is_read_from_regular_files_of_bounded_size_alone(tmp
     (left / "good.json").write_bytes(bytes(MOST_RECORD_BYTES))
     out = tmp_path / "records"
     out.mkdir()
-    collect(apart, [f"{name}.json" for name in ("link", "pipe", "folder", "long", "good", "absent")], out)
+    collect_records(apart, [f"{name}.json" for name in ("link", "pipe", "folder", "long", "good", "absent")], out)
     assert [file.name for file in out.iterdir()] == ["good.json"]
 
 

@@ -12,7 +12,7 @@ from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.errors import UserError
 from verl_e2e_runner.rehearsal import cells
 from verl_e2e_runner.rehearsal.cells import CELLS, LORA
-from verl_e2e_runner.rehearsal.rehearse import HOST_PYTHON, Place, check_environment, chosen_cells
+from verl_e2e_runner.rehearsal.rehearse import PROGRAMS, RehearsalPlace, check_environment, chosen_cells
 
 
 def test_every_family_with_a_recipe_has_a_plain_cell_and_one_with_adapters_or_a_reason() -> None:
@@ -59,20 +59,20 @@ def test_cells_are_chosen_by_patterns_with_those_that_they_agree_with() -> None:
 
 def test_an_environment_that_is_missing_or_lacks_a_package_is_named_with_the_command(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist; run `make rehearsal-env`"):
-        check_environment(Place(tmp_path / "python", tmp_path, {}))
+        check_environment(RehearsalPlace(tmp_path / "python", tmp_path, {}))
     bare = tmp_path / "python"
     bare.symlink_to(sys.executable)
     with pytest.raises(UserError, match=r"does not have .*einops.*; run `make rehearsal-env`"):
-        check_environment(Place(bare, tmp_path, {}))
+        check_environment(RehearsalPlace(bare, tmp_path, {}))
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho no >&2\nexit 3\n")
     broken.chmod(0o755)
     with pytest.raises(UserError, match=r"cannot be used \(exit code 3: no\)"):
-        check_environment(Place(broken, tmp_path, {}))
+        check_environment(RehearsalPlace(broken, tmp_path, {}))
 
 
 def lines_module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rehearsal_lines", HOST_PYTHON / "shared.py")
+    spec = importlib.util.spec_from_file_location("rehearsal_lines", PROGRAMS / "shared.py")
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -122,7 +122,7 @@ def test_entered_lines_and_the_order_of_functions_are_recorded(tmp_path: Path) -
 
 
 def test_the_documented_oracles_are_those_of_the_table() -> None:
-    tree = ast.parse((HOST_PYTHON / "oracles.py").read_text())
+    tree = ast.parse((PROGRAMS / "oracles.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Oracle"]
     rows = []
     for call in calls:

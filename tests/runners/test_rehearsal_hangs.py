@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REHEARSAL
-from verl_e2e_runner.rehearsal.rehearse import HOST_PYTHON
+from verl_e2e_runner.rehearsal.rehearse import PROGRAMS
 
 pytestmark = pytest.mark.rehearsal
 
@@ -44,7 +44,7 @@ driver.run_cells(tasks, {"workers": 3, "limit_s": 2})
 
 
 def test_a_cell_hangs_when_it_rests_or_computes_too_long_and_not_when_it_is_slow(tmp_path: Path) -> None:
-    argv = (str(REHEARSAL / "bin/python"), "-c", SCRIPT, str(HOST_PYTHON), str(tmp_path))
+    argv = (str(REHEARSAL / "bin/python"), "-c", SCRIPT, str(PROGRAMS), str(tmp_path))
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": os.defpath})
     assert done.returncode == 0, done.stderr
     errors = {file.stem: json.loads(file.read_text())["error"] for file in tmp_path.glob("*.json")}

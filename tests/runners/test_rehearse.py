@@ -13,10 +13,18 @@ from verl_e2e.adapters.files import run_folder as reading
 from verl_e2e.adapters.files.run_folder import read_records
 from verl_e2e.config.maps import packaged_cell_map, packaged_uses
 from verl_e2e.core.compare.cell_map import AskedCells
-from verl_e2e.core.compare.rehearsal import IMPORTS, MOST_RECORD_BYTES, CellRecord, FaultTargets, ObserveLimits, RunNote
+from verl_e2e.core.compare.rehearsal import (
+    IMPORTS,
+    MOST_RECORD_BYTES,
+    CellRecord,
+    FaultTargets,
+    ObserveLimits,
+    RunNote,
+    Wanted,
+)
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.wiring.rehearse import consumer_imports
-from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, is_kept, run_driver, table_rows
+from verl_e2e_runner.rehearsal.rehearse import RehearsalPlace, is_kept, run_driver, table_rows
 
 # In the place of the Python: it notes each call, and writes what a driver would into the folder of the request.
 PYTHON = """#!/bin/sh
@@ -28,7 +36,7 @@ esac
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RehearsalPlace:
     monkeypatch.setattr("verl_e2e_runner.place._UTILITIES", "/nowhere")
     records = tmp_path / "given"
     records.mkdir()
@@ -40,10 +48,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     python.write_text(PYTHON.format(calls=tmp_path / "calls", records=records))
     python.chmod(0o755)
     (tmp_path / "work").mkdir()
-    return Place(python, tmp_path / "work", {"PATH": "/nowhere"})
+    return RehearsalPlace(python, tmp_path / "work", {"PATH": "/nowhere"})
 
 
-def calls(place: Place) -> list[str]:
+def calls(place: RehearsalPlace) -> list[str]:
     """The scripts that were started since the last look."""
     file = place.python.with_name("calls")
     started = [Path(line).name for line in file.read_text().splitlines()] if file.exists() else []
@@ -52,7 +60,7 @@ def calls(place: Place) -> list[str]:
 
 
 @pytest.fixture
-def run(place: Place, tmp_path: Path) -> Callable[[Wanted], Path]:
+def run(place: RehearsalPlace, tmp_path: Path) -> Callable[[Wanted], Path]:
     (tmp_path / "tree").mkdir()
 
     def started(wanted: Wanted) -> Path:
@@ -63,7 +71,9 @@ def run(place: Place, tmp_path: Path) -> Callable[[Wanted], Path]:
     return started
 
 
-def test_models_are_made_by_a_process_of_their_own_and_once(place: Place, run: Callable[[Wanted], Path]) -> None:
+def test_models_are_made_by_a_process_of_their_own_and_once(
+    place: RehearsalPlace, run: Callable[[Wanted], Path]
+) -> None:
     wanted = Wanted(("a",), {})
     run(wanted)
     assert calls(place) == ["make_models.py", "driver.py"]
@@ -73,7 +83,9 @@ def test_models_are_made_by_a_process_of_their_own_and_once(place: Place, run: C
     assert calls(place) == ["make_models.py", "driver.py"]
 
 
-def test_models_that_cannot_be_made_are_the_environments_fault(place: Place, run: Callable[[Wanted], Path]) -> None:
+def test_models_that_cannot_be_made_are_the_environments_fault(
+    place: RehearsalPlace, run: Callable[[Wanted], Path]
+) -> None:
     place.python.write_text("#!/bin/sh\necho no torch >&2\nexit 3\n")
     with pytest.raises(
         UserError, match=r"the models cannot be made \(exit code 3: no torch\); run `make rehearsal-env`"
@@ -82,7 +94,9 @@ def test_models_that_cannot_be_made_are_the_environments_fault(place: Place, run
     assert not list(place.work.glob("models/*.made"))
 
 
-def test_the_records_of_a_driver_are_kept_with_the_note_on_it(place: Place, run: Callable[[Wanted], Path]) -> None:
+def test_the_records_of_a_driver_are_kept_with_the_note_on_it(
+    place: RehearsalPlace, run: Callable[[Wanted], Path]
+) -> None:
     out = run(Wanted(("a",), {}))
     assert sorted(file.name for file in out.iterdir()) == [
         *("a.json", "complete.json", "driver.log", "import.json", "run.json")
@@ -100,7 +114,7 @@ def test_faults_are_tried_over_records_that_are_there(run: Callable[[Wanted], Pa
     assert (out / "observed.json").exists()
 
 
-def test_records_are_kept_only_with_what_is_asked_now(place: Place, run: Callable[[Wanted], Path]) -> None:
+def test_records_are_kept_only_with_what_is_asked_now(place: RehearsalPlace, run: Callable[[Wanted], Path]) -> None:
     plain = Wanted(("a",), {})
     first, other = (FaultTargets({"src/x.py:f": (line,)}, ObserveLimits()) for line in (1, 2))
     assert not is_kept(place.work / "records" / "digest", plain, place)

@@ -19,13 +19,14 @@ from verl_e2e.core.compare.rehearsal import (
     Observed,
     ObserveLimits,
     Sight,
+    Wanted,
     judge_rehearsal,
 )
 from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.reach.diff import compare
 from verl_e2e.core.report.rehearsal_text import render_rehearsal
 from verl_e2e.wiring.rehearse import consumer_imports
-from verl_e2e_runner.rehearsal.rehearse import Place, Wanted, check_environment, chosen_cells, run_driver
+from verl_e2e_runner.rehearsal.rehearse import RehearsalPlace, check_environment, chosen_cells, run_driver
 
 pytestmark = pytest.mark.rehearsal
 
@@ -56,7 +57,7 @@ def rehearsed(
     sources: Path, cells: Sequence[str], out: Path, work: Path, faults: FaultTargets | None = None
 ) -> dict[str, CellRecord]:
     """The records of cells over the sources in a folder."""
-    place = Place(REHEARSAL / "bin" / "python", work, dict(os.environ))
+    place = RehearsalPlace(REHEARSAL / "bin" / "python", work, dict(os.environ))
     check_environment(place)
     recipes: Mapping[str, object] = {
         family.name: {**family.synthetic.recipe.model_dump(mode="json"), "wanted": WANTED.get(family.name, ROPE)}

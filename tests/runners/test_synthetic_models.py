@@ -21,7 +21,7 @@ from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e.core.plan.policy import Family
 from verl_e2e.core.plan.synthetic_models import sized
 from verl_e2e_runner.by_hand import dry_run, prepare_by_hand
-from verl_e2e_runner.models import HOST_PYTHON, made_model, make_model, model_folder
+from verl_e2e_runner.models import HOST_PYTHON, make_model, model_folder, model_there
 from verl_e2e_runner.preflight.inputs import check_model
 from verl_e2e_runner.preflight.preflight import prepare
 from verl_e2e_runner.process.cage import Cage, Tools, hub_cache
@@ -65,26 +65,33 @@ def recipe_of(family: Family) -> Synthetic:
     return made.synthetic
 
 
-def test_fields_that_are_sizes_get_them_and_all_others_stay() -> None:
-    own = {
-        "num_hidden_layers": 48,
-        "hidden_size": 2048,
-        "use_cache": True,
-        "sliding_window": None,
-        "rms_norm_eps": 1e-6,
-    }
-    assert RULES.small(own, SIZES) == {"num_hidden_layers": 4, "hidden_size": 512}
-
-
-def test_a_tower_is_small_and_as_wide_at_its_end_as_the_text_model() -> None:
-    own = {
-        "text_config": {"num_attention_heads": 32, "vocab_size": 151936},
-        "vision_config": {"depth": 32, "hidden_size": 1280, "out_hidden_size": 3584, "patch_size": 14},
-    }
-    assert RULES.small(own, SIZES) == {
-        "text_config": {"num_attention_heads": 8, "vocab_size": 2048},
-        "vision_config": {"depth": 2, "hidden_size": 256, "out_hidden_size": 512},
-    }
+@pytest.mark.parametrize(
+    ("own", "made"),
+    [
+        (
+            {"num_hidden_layers": 48, "hidden_size": 2048, "use_cache": True, "sliding_window": None, "eps": 1e-6},
+            {"num_hidden_layers": 4, "hidden_size": 512},
+        ),
+        # A tower is as wide at its end as the text model.
+        (
+            {
+                "text_config": {"num_attention_heads": 32, "vocab_size": 151936},
+                "vision_config": {"depth": 32, "hidden_size": 1280, "out_hidden_size": 3584, "patch_size": 14},
+            },
+            {
+                "text_config": {"num_attention_heads": 8, "vocab_size": 2048},
+                "vision_config": {"depth": 2, "hidden_size": 256, "out_hidden_size": 512},
+            },
+        ),
+        # Latent attention has no groups.
+        (
+            {"kv_lora_rank": 512, "num_attention_heads": 128, "num_key_value_heads": 128},
+            {"num_attention_heads": 8, "num_key_value_heads": 8},
+        ),
+    ],
+)
+def test_fields_that_are_sizes_get_them_and_all_others_stay(own: Any, made: Any) -> None:
+    assert RULES.small(own, SIZES) == made
 
 
 @pytest.mark.parametrize(
@@ -102,11 +109,6 @@ def test_a_tower_is_small_and_as_wide_at_its_end_as_the_text_model() -> None:
 )
 def test_the_usual_base_of_rope_gives_way_to_one_of_its_own(own: Any, made: Any) -> None:
     assert RULES.with_rope_theta(own) == made
-
-
-def test_latent_attention_has_no_groups() -> None:
-    own = {"kv_lora_rank": 512, "num_attention_heads": 128, "num_key_value_heads": 128}
-    assert RULES.small(own, SIZES) == {"num_attention_heads": 8, "num_key_value_heads": 8}
 
 
 def test_a_dot_leads_into_an_inner_field_and_the_text_models_own_go_there() -> None:
@@ -269,16 +271,18 @@ def test_an_mtp_layer_has_what_the_last_layer_has_and_its_own(style: str, place:
     assert PUBLISHED.mtp_layers(names, None, 0, 2) == {}
 
 
+RECIPE = recipe_of(next(family for family in MODELS if family.name == "qwen3_moe"))
+
+
 def with_recipe(world: World, python: str) -> Job:
-    family = next(family for family in MODELS if family.name == "qwen3_moe")
-    checkpoint = Checkpoint(model_id="synthetic/qwen3_moe", synthetic=recipe_of(family))
+    checkpoint = Checkpoint(model_id="synthetic/qwen3_moe", synthetic=RECIPE)
     return world.job(site=world.site(python=python), checkpoint=checkpoint)
 
 
-def stand_in(folder: Path) -> str:
-    """A Python of our own making, which answers as the script does."""
+def stand_in(folder: Path, more: str = "") -> str:
+    """A Python of our own making, which answers as the script does, and does something besides."""
     program = folder / "python"
-    program.write_text(f"#!{sys.executable}\n{STAND_IN}")
+    program.write_text(f"#!{sys.executable}\n{STAND_IN}{more}")
     program.chmod(0o755)
     return str(program)
 
@@ -287,9 +291,7 @@ def test_a_model_is_made_among_the_downloaded_ones_before_the_run(
     world: World, shared_trees: Trees, base: dict[str, str], tmp_path: Path
 ) -> None:
     job, variables = with_recipe(world, stand_in(tmp_path)), {**base, "HF_HOME": str(tmp_path / "hf")}
-    recipe = job.checkpoint.synthetic
-    assert recipe is not None
-    assert made_model(recipe, variables) is None
+    assert model_there(RECIPE, variables) is None
     (before,) = check_model(job, tmp_path, variables, prepared=False)
     assert before.ok
     (absent,) = check_model(job, tmp_path, variables, prepared=True)
@@ -300,10 +302,10 @@ def test_a_model_is_made_among_the_downloaded_ones_before_the_run(
         "synthetic qwen3_moe: 4 layers, 8 experts, random weights, without layers of the kinds full,"
         " 17.8 million parameters, made in 3.1 s: "
     )
-    folder = made_model(recipe, variables)
+    folder = model_there(RECIPE, variables)
     assert folder is not None
     assert folder.is_relative_to(hub_cache(variables))
-    assert json.loads((folder / "recipe.json").read_text()) == recipe.model_dump(mode="json")
+    assert json.loads((folder / "recipe.json").read_text()) == RECIPE.model_dump(mode="json")
     assert all(found.ok for found in check_model(job, tmp_path, variables, prepared=True))
 
 
@@ -311,15 +313,11 @@ def test_a_model_is_made_among_the_downloaded_ones_before_the_run(
 def test_the_user_of_the_cage_can_read_a_model_whose_weights_were_written_for_one_user(
     world: World, shared_trees: Trees, base: dict[str, str], tmp_path: Path
 ) -> None:
-    program = tmp_path / "python"
-    program.write_text(f"#!{sys.executable}\n{STAND_IN}    (folder / 'config.json').chmod(0o600)\n")
-    program.chmod(0o755)
-    job, variables = with_recipe(world, str(program)), {**base, "HF_HOME": str(tmp_path / "hf")}
+    program = stand_in(tmp_path, "    (folder / 'config.json').chmod(0o600)\n")
+    job, variables = with_recipe(world, program), {**base, "HF_HOME": str(tmp_path / "hf")}
     *_, finding = prepare(job, shared_trees, variables, base, tmp_path)
     assert finding.ok, finding
-    recipe = job.checkpoint.synthetic
-    assert recipe is not None
-    folder = model_folder(recipe, variables)
+    folder = model_folder(RECIPE, variables)
     made = [path for path in (folder, *folder.parents, *folder.iterdir()) if path.is_relative_to(tmp_path / "hf")]
     assert [path.name for path in made if path.stat().st_mode & 0o044 != 0o044] == []
     assert [path.name for path in made if path.is_dir() and path.stat().st_mode & 0o011 != 0o011] == []
@@ -329,16 +327,14 @@ def test_what_is_made_before_the_run_leaves_nothing_in_the_home_and_caches_of_th
     world: World, shared_trees: Trees, base: dict[str, str], tmp_path: Path
 ) -> None:
     """PyTorch makes the folder of Inductor's cache when it is imported; the cage's user could not write into it."""
-    program = tmp_path / "python"
     leave = f"    import os\n    [pathlib.Path(os.environ[name], 'left').mkdir(parents=True) for name in {MOVED}]\n"
-    program.write_text(f"#!{sys.executable}\n{STAND_IN}{leave}")
-    program.chmod(0o755)
+    program = stand_in(tmp_path, leave)
     scratch = tmp_path / "suspect"
     cage = Cage(Tools("/usr/bin/bwrap"), scratch, SiteIsolation(), recorder_uid=0)
     own = {name: str(tmp_path / "own" / name) for name in MOVED}
     base = {**base, **own}
     variables = {**base, **cage.variables({**base, "TORCHINDUCTOR_CACHE_DIR": "named"})}
-    *_, finding = prepare(with_recipe(world, str(program)), replace(shared_trees, cage=cage), variables, base, tmp_path)
+    *_, finding = prepare(with_recipe(world, program), replace(shared_trees, cage=cage), variables, base, tmp_path)
     assert finding.ok, finding
     assert not scratch.exists()
     assert sorted(path.name for path in (tmp_path / "own").iterdir()) == sorted(own)
@@ -357,9 +353,7 @@ def test_the_commands_by_hand_name_the_model_that_is_made_for_them(
     job, variables = with_recipe(world, stand_in(tmp_path)), {**base, "HF_HOME": str(tmp_path / "hf")}
     made = prepare_by_hand(job, tmp_path / "out", environ=variables, work=None)
     assert all(finding.ok for finding in made), made
-    recipe = job.checkpoint.synthetic
-    assert recipe is not None
-    folder = made_model(recipe, variables)
+    folder = model_there(RECIPE, variables)
     assert folder is not None
     script = dry_run(job, tmp_path / "out", environ=variables, work=None, prepare=("true",))
     assert f"export MODEL_PATH={folder}\n" in script

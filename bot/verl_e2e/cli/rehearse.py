@@ -19,9 +19,8 @@ from verl_e2e.cli.command import (
 from verl_e2e.core.model.errors import UserError
 
 if TYPE_CHECKING:
+    from verl_e2e.core.compare.rehearsal import RehearsedPair
     from verl_e2e.core.model.jobs import RehearsalJob
-    from verl_e2e.wiring.rehearse import TreeRun
-    from verl_e2e_runner.rehearsal.rehearse import Sources, Wanted
 
 _PYTHON = Path(".venv-rehearsal/bin/python")
 # Where an ordered rehearsal finds its Python, unless the site profile says it.
@@ -112,16 +111,20 @@ def rehearse_verb(
     described = verl.resolve() / _DESCRIBES_ADAPTERS if verl else None
     if described and not described.exists():
         raise UserError(f"--verl {verl}: it has no {_DESCRIBES_ADAPTERS}; give a checkout of verl")
-    place = runner.Place(python.absolute(), out.resolve(), dict(os.environ), workers, require_cage, verl=described)
+    place = runner.RehearsalPlace(
+        python.absolute(), out.resolve(), dict(os.environ), workers, require_cage, verl=described
+    )
     runner.check_environment(place)
-
-    def run_tree(run: rehearsing.TreeRun) -> Path:
-        return runner.rehearse(*_side(repo, run), place)
 
     observe = ObserveLimits(observe_functions, observe_faults, observe_seconds)
     whole = len(cells) == len(CELLS)
     order = rehearsing.RehearsalOrder(repo, base, head, megatron_lm, policy, cells, whole, observe)
-    found, entered = rehearsing.rehearse(order, run_tree, runner.table_rows(), lambda text: click.echo(text, err=True))
+    found, entered = rehearsing.rehearse_change(
+        order,
+        lambda commit, wanted: runner.rehearse_commit(commit, wanted, place),
+        runner.table_rows(),
+        lambda text: click.echo(text, err=True),
+    )
     document, section = rehearsal_json(found), render_rehearsal(found)
     (out / "rehearsal.json").write_text(document)
     (out / "rehearsal.md").write_text(section)
@@ -150,33 +153,31 @@ def run_ordered(
     from verl_e2e.core.model.record import EndReason
     from verl_e2e.wiring import rehearse as rehearsing
     from verl_e2e_runner.rehearsal import rehearse as runner
-    from verl_e2e_runner.rehearsal.apart import Limits
-    from verl_e2e_runner.rehearsal.rehearse import Sides, prepare_base, record_rehearsal
+    from verl_e2e_runner.rehearsal.apart import DriverLimits
     from verl_e2e_runner.trees import fetch
 
     python = Path(job.python or environ.get(PYTHON_VARIABLE) or _PYTHON)
-    place = runner.Place(
+    place = runner.RehearsalPlace(
         python.absolute(),
         (work or out.parent).resolve() / "rehearsals",
         environ,
         require_cage=job.isolation is Isolation.REQUIRED,
         # Of both trees together; models and what is tried of faults come on top.
-        limits=Limits(seconds=job.time_limit_s / 2),
+        limits=DriverLimits(seconds=job.time_limit_s / 2),
     )
     place.work.mkdir(parents=True, exist_ok=True)
-    cells, bridge = runner.chosen_cells(job.cells), Path(job.bridge.path)
+    cells = runner.chosen_cells(job.cells)
 
-    def sides() -> Sides:
-        base, head = rehearsing.ordered_runs(job, cells, lambda name, commit: fetch(job, name, commit, base=environ))
-        return _side(bridge, base), _side(bridge, head)
+    def pair() -> "RehearsedPair":
+        return rehearsing.ordered_runs(job, cells, lambda name, commit: fetch(job, name, commit, base=environ))
 
     def say(sentence: str) -> None:
         click.echo(sentence, err=True)
 
     if prepare:
-        prepare_base(sides, place)
+        runner.prepare_base(pair, place)
         return 0
-    ended = record_rehearsal(job, out, sides, place, order_nonce=take_nonce(job_file), say=say)
+    ended = runner.record_rehearsal(job, out, pair, place, order_nonce=take_nonce(job_file), say=say)
     if ended is EndReason.INTERRUPTED:
         return EXIT_INTERRUPTED
     return 0 if ended is EndReason.EXITED else EXIT_BLOCKED
@@ -193,10 +194,3 @@ def take_nonce(job_file: Path) -> str:
     except (OSError, ValueError):
         return ""
     return nonce
-
-
-def _side(bridge: Path, run: "TreeRun") -> "tuple[Sources, Wanted]":
-    from verl_e2e_runner.rehearsal.rehearse import Sources, Wanted
-
-    sources = Sources(bridge, run.commit, run.megatron_lm, run.megatron_lm_commit)
-    return sources, Wanted(run.cells, run.recipes, run.imports, run.faults)

@@ -14,7 +14,10 @@ from verl_e2e.core.compare.rehearsal import (
     Observed,
     ObserveLimits,
     Rehearsal,
+    RehearsedCommit,
+    RehearsedPair,
     RunNote,
+    Wanted,
     judge_rehearsal,
     observable,
 )
@@ -45,30 +48,13 @@ class RehearsalOrder:
     observe: ObserveLimits
 
 
-@dataclass(frozen=True, slots=True)
-class TreeRun:
-    """What is to run over one tree."""
-
-    # Bridge's commit, and Megatron-LM's with a repository that has it.
-    commit: str
-    megatron_lm_commit: str
-    megatron_lm: Path
-    # Of the families, by name, how their models are made.
-    recipes: Mapping[str, object]
-    # What a consumer imports.
-    imports: tuple[Mapping[str, object], ...]
-    cells: tuple[str, ...]
-    # None where no faults are tried.
-    faults: FaultTargets | None = None
-
-
-# Runs the cells over a tree; gives the folder with the records.
-RunTree = Callable[[TreeRun], Path]
+# Runs the cells over a commit; gives the folder with the records.
+RunTree = Callable[[RehearsedCommit, Wanted], Path]
 # Brings a commit of Bridge or of Megatron-LM to this host.
 Fetch = Callable[[Literal["bridge", "megatron_lm"], str], None]
 
 
-def rehearse(
+def rehearse_change(
     order: RehearsalOrder, run_tree: RunTree, rows: Iterable[CellRow], say: Callable[[str], None]
 ) -> tuple[Rehearsal, CellMap]:
     """Run the cells over the merge base and the head; what the change does, and what the cells entered of the head.
@@ -82,10 +68,10 @@ def rehearse(
     policy = policy_of(bridge, order.base, order.policy)
     runs, changed = tree_runs(bridge, megatron, (base, head), policy.recipes, order.cells, order.observe)
     folders = []
-    for name, run in zip(("base", "head"), runs, strict=True):
-        say(f"rehearsing the {name}, Bridge {run.commit[:12]} with Megatron-LM {run.megatron_lm_commit[:12]}")
-        folders.append(run_tree(run))
-    faults, records = runs[1].faults, read_records(folders[1], order.cells)
+    for name, (commit, wanted) in zip(("base", "head"), runs, strict=True):
+        say(f"rehearsing the {name}, Bridge {commit.commit[:12]} with Megatron-LM {commit.megatron_lm_commit[:12]}")
+        folders.append(run_tree(commit, wanted))
+    faults, records = runs[1][1].faults, read_records(folders[1], order.cells)
     found = judge_rehearsal(
         read_records(folders[0], order.cells),
         records,
@@ -106,20 +92,31 @@ def tree_runs(
     recipes: Mapping[str, object],
     cells: tuple[str, ...],
     observe: ObserveLimits,
-) -> tuple[tuple[TreeRun, TreeRun], tuple[ChangedFunction, ...]]:
+) -> tuple[RehearsedPair, tuple[ChangedFunction, ...]]:
     """What is to run over a base and a head of Bridge, and the functions that differ between them."""
     base, head = commits
     pins = _pin(bridge, base), _pin(bridge, head)
     changed = [*functions_between(bridge, *commits, _BRIDGE_CODE)]
     if pins[0] != pins[1]:
         changed += functions_between(megatron, *pins, _MEGATRON_CODE, f"{_SUBMODULE}/")
-    shared = (megatron.path, recipes, consumer_imports(), cells)
-    runs = TreeRun(base, pins[0], *shared), TreeRun(head, pins[1], *shared, _faults(changed, observe))
-    return runs, tuple(changed)
+    functions: dict[str, tuple[int, ...]] = {}
+    for function in observable(changed):
+        name = f"{function.path}:{function.symbol}"
+        functions[name] = (*functions.get(name, ()), *function.lines)
+    faults = FaultTargets(functions, observe) if functions and observe.functions else None
+    old, new = (
+        RehearsedCommit(str(bridge.path), commit, str(megatron.path), pin)
+        for commit, pin in zip(commits, pins, strict=True)
+    )
+    imports = consumer_imports()
+    return ((old, Wanted(cells, recipes, imports)), (new, Wanted(cells, recipes, imports, faults))), tuple(changed)
 
 
-def ordered_runs(job: RehearsalJob, cells: tuple[str, ...], fetch: Fetch) -> tuple[TreeRun, TreeRun]:
-    """What is to run for an ordered rehearsal, on a host where `fetch` brings a commit; UserError, RepositoryError."""
+def ordered_runs(job: RehearsalJob, cells: tuple[str, ...], fetch: Fetch) -> RehearsedPair:
+    """What is to run for an ordered rehearsal, on a host where `fetch` brings a commit.
+
+    Raises UserError and UnfitRepositoryError.
+    """
     for commit in (job.bridge.commit, job.base):
         fetch("bridge", commit)
     bridge = GitRepository(job.bridge.path)
@@ -140,14 +137,6 @@ def consumer_imports() -> tuple[Mapping[str, object], ...]:
         {"module": module, "attribute": attribute, "guarded": guarded}
         for (module, attribute), guarded in sorted(found.items(), key=str)
     )
-
-
-def _faults(changed: Iterable[ChangedFunction], limits: ObserveLimits) -> FaultTargets | None:
-    functions: dict[str, tuple[int, ...]] = {}
-    for function in observable(changed):
-        name = f"{function.path}:{function.symbol}"
-        functions[name] = (*functions.get(name, ()), *function.lines)
-    return FaultTargets(functions, limits) if functions and limits.functions else None
 
 
 def _megatron_lm(repo: Path, named_place: Path | None) -> GitRepository:

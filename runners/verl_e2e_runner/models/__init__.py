@@ -19,6 +19,7 @@ from verl_e2e_runner.process.processes import FinishedProgram, let_everyone_read
 
 HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
 RECIPE_FILE = "recipe.json"
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,13 @@ class Made:
 
 def model_folder(recipe: Synthetic, variables: Mapping[str, str]) -> Path:
     """Where the model of a recipe lies, or will."""
-    text = json.dumps(_recipe(recipe), sort_keys=True)
+    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True)
     name = f"{recipe.family}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in name)
     return synthetic_folder(variables) / safe
 
 
-def made_model(recipe: Synthetic, variables: Mapping[str, str]) -> Path | None:
+def model_there(recipe: Synthetic, variables: Mapping[str, str]) -> Path | None:
     """The folder of the model where it has been made."""
     folder = model_folder(recipe, variables)
     return folder if (folder / RECIPE_FILE).is_file() else None
@@ -50,20 +51,40 @@ def make_model(
 ) -> Made:
     """Make the model in `folder`, unless it lies there as this recipe and these libraries make it."""
     argv = (python, str(HOST_PYTHON / "verl_e2e_make_model.py"))
-    make_shared_folder(folder.parent)
     # No GPU is taken, and a class that would ask the hub gets nothing: the recipe is all that decides.
-    quiet = {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    question = json.dumps({"recipe": _recipe(recipe), "folder": str(folder)})
-    finished = run_program(argv, env={**variables, **quiet}, cwd=work, timeout_s=timeout_s, stdin=question)
-    answer = answer_of(finished)
-    if finished.code != 0 or "problem" in answer:
-        return Made("", str(answer.get("problem") or f"{finished.ending}: {finished.last_error}"))
-    # safetensors writes files for one user.
-    let_everyone_read(folder)
+    quiet = {**variables, **_OFFLINE, "CUDA_VISIBLE_DEVICES": ""}
+    question = json.dumps({"recipe": recipe.model_dump(mode="json"), "folder": str(folder)})
+    make_shared_folder(folder.parent)
+    answer, problem = _made(run_program(argv, env=quiet, cwd=work, timeout_s=timeout_s, stdin=question), folder)
+    if problem:
+        return Made("", problem)
     lost = answer.get("missing_kinds") or []
     without = f", without layers of the kinds {', '.join(map(str, lost))}" if lost else ""
     parameters = f"{answer.get('parameters', 0) / 1e6:.1f} million parameters"
     return Made(f"{recipe.what}{without}, {parameters}, made in {answer.get('seconds', 0)} s: {folder}")
+
+
+def make_images(folder: Path, *, python: str, variables: Mapping[str, str], work: Path, timeout_s: float) -> Made:
+    """Make both files in `folder` afresh: it takes seconds, so what lies there is never trusted."""
+    argv = (python, str(HOST_PYTHON / "verl_e2e_make_images.py"), str(folder))
+    # The libraries keep what they wrote and read in a folder of their own, which goes away with the run.
+    quiet = {**variables, **_OFFLINE, "HF_DATASETS_CACHE": str(work / "datasets")}
+    make_shared_folder(folder.parent)
+    finished = run_program(argv, env=quiet, cwd=work, timeout_s=timeout_s)
+    _, problem = _made(finished, folder)
+    return Made(
+        "" if problem else f"exercises about small pictures, made in {finished.seconds:.0f} s: {folder}", problem
+    )
+
+
+def _made(finished: FinishedProgram, folder: Path) -> tuple[dict[str, Any], str]:
+    """What a script said, and why there is nothing, empty where there is something."""
+    answer = answer_of(finished)
+    if finished.code != 0 or "problem" in answer:
+        return answer, str(answer.get("problem") or f"{finished.ending}: {finished.last_error}")
+    # safetensors writes files for one user.
+    let_everyone_read(folder)
+    return answer, ""
 
 
 def make_shared_folder(folder: Path) -> None:
@@ -75,10 +96,6 @@ def make_shared_folder(folder: Path) -> None:
             path.chmod(0o755)
 
 
-def _recipe(recipe: Synthetic) -> dict[str, Any]:
-    return recipe.model_dump(mode="json")
-
-
 def answer_of(finished: FinishedProgram) -> dict[str, Any]:
     """The last line of the program's output, an empty document where it is none."""
     try:
@@ -86,21 +103,3 @@ def answer_of(finished: FinishedProgram) -> dict[str, Any]:
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}
-
-
-_SCRIPT = HOST_PYTHON / "verl_e2e_make_images.py"
-
-
-def make_images(folder: Path, *, python: str, variables: Mapping[str, str], work: Path, timeout_s: float) -> Made:
-    """Make both files in `folder` afresh: it takes seconds, so what lies there is never trusted."""
-    # The libraries keep what they wrote and read in a folder of their own, which goes away with the run.
-    quiet = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(work / "datasets"), "PYTHONDONTWRITEBYTECODE": "1"}
-    make_shared_folder(folder.parent)
-    finished = run_program(
-        (python, str(_SCRIPT), str(folder)), env={**variables, **quiet}, cwd=work, timeout_s=timeout_s
-    )
-    answer = answer_of(finished)
-    if finished.code != 0 or "problem" in answer:
-        return Made("", str(answer.get("problem") or f"{finished.ending}: {finished.last_error}"))
-    let_everyone_read(folder)
-    return Made(f"exercises about small pictures, made in {finished.seconds:.0f} s: {folder}")

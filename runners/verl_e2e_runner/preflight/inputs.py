@@ -19,7 +19,7 @@ from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e_runner.models import answer_of, made_model
+from verl_e2e_runner.models import answer_of, model_there
 from verl_e2e_runner.process.cage import cached_snapshot, hub_cache, is_offline
 from verl_e2e_runner.process.processes import run_program
 from verl_e2e_runner.reporting import blocked, good, note
@@ -48,7 +48,7 @@ def model_path(job: Job) -> str | None:
 def found_model(job: Job, variables: Mapping[str, str]) -> str | None:
     """The local folder of a hub model, once it is in the cache, or of a synthetic one: the hub is asked for nothing."""
     if job.checkpoint.synthetic is not None:
-        found = made_model(job.checkpoint.synthetic, variables)
+        found = model_there(job.checkpoint.synthetic, variables)
     elif model_path(job) is not None:
         return None
     else:
@@ -101,7 +101,7 @@ def check_model(job: Job, cwd: Path, variables: Mapping[str, str], *, prepared: 
             findings.append(blocked(Check.MODEL, f"{place} does not exist or is empty", fix))
     path = model_path(job)
     if recipe := job.checkpoint.synthetic:
-        made = made_model(recipe, variables)
+        made = model_there(recipe, variables)
         found = good(Check.MODEL, f"synthetic model of {recipe.family}: {made or 'it will be made once'}")
         if made is None and prepared:
             summary, fix = f"the synthetic model of {recipe.family} was not made", "see the findings before this one"

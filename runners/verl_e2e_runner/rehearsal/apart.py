@@ -31,7 +31,7 @@ _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DriverLimits:
     """What the code of one tree may take; a driver that takes more is ended."""
 
     # GiB of memory of all its processes together, and of each.
@@ -52,18 +52,8 @@ class Apart:
     scratch: Path
     # None where the host can make none.
     cage: Cage | None
-    # Why it can make none; else empty.
-    problem: str
-
-    @property
-    def described(self) -> str:
-        """How the code is kept apart, as a sentence."""
-        if self.cage is not None:
-            return "The code ran in a cage: no network, no secrets, and one folder to write in."
-        return (
-            f"The code could not be kept apart from the recorder on this host ({self.problem}), so these records could"
-            " have been written by it."
-        )
+    # How the code is kept apart, as a sentence.
+    described: str = "The code ran in a cage: no network, no secrets, and one folder to write in."
 
 
 def open_apart(
@@ -71,7 +61,7 @@ def open_apart(
     python: Path,
     reads: Iterable[Path],
     environ: Mapping[str, str],
-    limits: Limits,
+    limits: DriverLimits,
     *,
     require_cage: bool,
 ) -> Apart:
@@ -86,7 +76,8 @@ def open_apart(
     for name in _FOLDERS:
         (scratch / name).mkdir()
     if host.tools is None:
-        return Apart(scratch, None, host.problem)
+        reason = f"The code could not be kept apart from the recorder on this host ({host.problem})"
+        return Apart(scratch, None, f"{reason}, so these records could have been written by it.")
     size = int(limits.memory_gib * _GIB)
     cage = Cage(
         host.tools,
@@ -102,14 +93,14 @@ def open_apart(
     # The code may not put something else in the place of its request.
     scratch.chmod(0o755)
     if not cage.other_user:
-        return Apart(scratch, cage, "")
+        return Apart(scratch, cage)
     for path in reads:
         let_everyone_read(path)
-    return Apart(scratch, with_user(cage, own / "passwd"), "")
+    return Apart(scratch, with_user(cage, own / "passwd"))
 
 
 def run_apart(
-    apart: Apart, argv: tuple[str, ...], variables: Mapping[str, str], limits: Limits
+    apart: Apart, argv: tuple[str, ...], variables: Mapping[str, str], limits: DriverLimits
 ) -> tuple[FinishedProgram, RunNote]:
     """Run a driver to its end; how it ended, and the note on it."""
     watch = _Watch(apart.scratch, limits)
@@ -124,7 +115,11 @@ def run_apart(
         cage=apart.cage,
         watch=watch,
     )
-    watch.end_others()
+    # Cells have sessions of their own, and so outlive a driver; in a cage none is left.
+    for process in watch.family:
+        with suppress(psutil.Error):
+            # It asks whether the number is still that of the same process.
+            process.kill()
     ended = watch.loss
     if not ended and finished.timed_out:
         ended = f"it did not end within {limits.seconds:g} s"
@@ -140,7 +135,7 @@ def run_apart(
     return finished, note
 
 
-def collect(apart: Apart, names: Iterable[str], out: Path) -> None:
+def collect_records(apart: Apart, names: Iterable[str], out: Path) -> None:
     """Copy what the driver left under these names; one that is not a regular file, or too long, is left out."""
     for name in names:
         data = read_below(apart.scratch / "out", name, limit=MOST_RECORD_BYTES + 1)
@@ -153,7 +148,7 @@ class _Watch:
     """Looks at a driver's processes and files once a second, and says when it must be ended."""
 
     scratch: Path
-    limits: Limits
+    limits: DriverLimits
     # Why it must be ended, a clause; else empty.
     loss: str = ""
     # The most that its processes held at a time.
@@ -177,16 +172,6 @@ class _Watch:
         elif _size(self.scratch) > self.limits.disk_gib * _GIB:
             self.loss = f"its files took more than {self.limits.disk_gib:g} GiB"
         return bool(self.loss)
-
-    def end_others(self) -> None:
-        """End the processes of the last look that are left: cells have sessions of their own, and so outlive a driver.
-
-        In a cage none is left.
-        """
-        for process in self.family:
-            with suppress(psutil.Error):
-                # It asks whether the number is still that of the same process.
-                process.kill()
 
 
 def _size(folder: Path) -> float:

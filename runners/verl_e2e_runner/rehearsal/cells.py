@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-Settings = Mapping[str, object]
+CellValues = Mapping[str, object]
 
 # Arithmetic must not coincide: the heads together are wider than the hidden state, three query heads share one of
 # keys and values, and no two widths are equal. The window is shorter than the text.
@@ -44,10 +44,10 @@ DEEPER = frozenset(
 _ADAPTER = {"rank": 4, "alpha": 12}
 _FUSED = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
 _APART = ["linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_up", "linear_fc1_gate", "linear_fc2"]
-LORA: Settings = {"type": "lora", **_ADAPTER, "target_modules": _FUSED}
-CANONICAL: Settings = {"type": "canonical_lora", **_ADAPTER, "target_modules": _APART}
-DORA: Settings = {**LORA, "type": "dora"}
-PER_EXPERT: Settings = {**LORA, "share_expert_adapters": False}
+LORA: CellValues = {"type": "lora", **_ADAPTER, "target_modules": _FUSED}
+CANONICAL: CellValues = {"type": "canonical_lora", **_ADAPTER, "target_modules": _APART}
+DORA: CellValues = {**LORA, "type": "dora"}
+PER_EXPERT: CellValues = {**LORA, "share_expert_adapters": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class Cell:
     name: str
     family: str
     # Fields of the family's configuration in transformers, by dotted name.
-    fields: Settings = field(default_factory=dict)
+    fields: CellValues = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     # Settings of Megatron-LM's configuration, as verl's `override_transformer_config`.
-    settings: Settings = field(default_factory=dict)
+    settings: CellValues = field(default_factory=dict)
     tp: int = 1
     pp: int = 1
     # Virtual stages of a pipeline stage; 0: none.
@@ -72,7 +72,7 @@ class Cell:
     etp: int = 0
     sequence_parallel: bool = False
     # Bridge's `create_peft`; empty: every parameter trains.
-    adapter: Settings = field(default_factory=dict)
+    adapter: CellValues = field(default_factory=dict)
     # The second matrix of each adapter is drawn; else it is as Bridge initialises it.
     filled: bool = True
     # Whether it computes: where not, it is imported and exported alone.
@@ -129,7 +129,7 @@ def _cells() -> Iterator[Cell]:
     yield replace(lora, name="qwen3-lora-initial", filled=False)
     yield replace(lora, name="qwen3-lora-unmatched", adapter={**LORA, "target_modules": ["linear_nothing"]})
     yield replace(experts, name="qwen3_moe-lora-initial", filled=False)
-    for name, family, given in VARIANTS:
+    for name, family, given in FAMILY_VARIANTS:
         changed = replace(plain[family], name=f"{family}-{name}", fields={**plain[family].fields, **given})
         yield changed
         if name in VARIANTS_WITH_ADAPTERS:
@@ -138,7 +138,7 @@ def _cells() -> Iterator[Cell]:
         yield replace(qwen3, name=f"qwen3-{name}", sizes=widths)
     for name, wanted in ADAPTERS.items():
         yield replace(qwen3, name=f"qwen3-lora-{name}", adapter={**LORA, **wanted})
-    full: Settings = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    full: CellValues = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     for cell in (lora, moe):
         yield replace(cell, name=f"{cell.name}-recompute", settings=full, agrees_with=cell.name)
     for family, name, layout in FAMILY_LAYOUTS:
@@ -210,7 +210,7 @@ def _initial(cell: Cell) -> Cell:
 
 
 # Configurations of a family that take another way.
-VARIANTS: tuple[tuple[str, str, Settings], ...] = (
+FAMILY_VARIANTS: tuple[tuple[str, str, CellValues], ...] = (
     ("llama3-rope", "llama", {"rope_parameters.rope_type": "llama3", "rope_parameters.factor": 8.0}),
     ("yarn", "qwen3", {"rope_parameters.rope_type": "yarn", "rope_parameters.factor": 4.0}),
     ("window", "mistral", {"sliding_window": 8}),
@@ -247,7 +247,7 @@ SHAPES: Mapping[str, Mapping[str, int]] = {
     "no-groups": {"kv_heads": 6},
 }
 # What the adapters of a dense model are asked for.
-ADAPTERS: Mapping[str, Settings] = {
+ADAPTERS: Mapping[str, CellValues] = {
     "mlp": {"target_modules": ["linear_fc1", "linear_fc2"]},
     "first-layer": {"target_modules": ["*.layers.0.*.linear_qkv", "*.layers.0.*.linear_proj"]},
 }
@@ -266,7 +266,7 @@ def _parallel(cell: Cell, **layouts: Mapping[str, int | bool]) -> Iterator[Cell]
 
 
 # Fields that a family of such small sizes needs.
-FIELDS: Mapping[str, Settings] = {
+FIELDS: Mapping[str, CellValues] = {
     "glm5": {"index_n_heads": 2, "index_head_dim": 64, "index_topk": 64},
     "nemotron_h": {"n_groups": 2, "mamba_head_dim": 32},
 }
@@ -275,8 +275,8 @@ HEADS_FILL_HIDDEN = frozenset({"qwen2_5_vl", "qwen25_omni"})
 WIDER: Mapping[str, int] = {"heads": 2, "kv_heads": 1, "hidden": 256}
 # Settings without which Megatron-LM takes a kernel that no CPU has, and without which it trains on a loss of its own
 # besides, of which transformers knows nothing.
-_LINEAR: Settings = {"deterministic_mode": True}
-_SETTINGS: Mapping[str, Settings] = {
+_LINEAR: CellValues = {"deterministic_mode": True}
+_SETTINGS: Mapping[str, CellValues] = {
     "qwen3_next": _LINEAR,
     "qwen3_5": _LINEAR,
     "qwen35_vl": _LINEAR,

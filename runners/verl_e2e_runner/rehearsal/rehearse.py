@@ -17,19 +17,19 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from verl_e2e.core.compare.cell_map import AskedCells, CellRow
-from verl_e2e.core.compare.rehearsal import FaultTargets, RunNote
+from verl_e2e.core.compare.rehearsal import FaultTargets, RehearsedCommit, RehearsedPair, RunNote, Wanted
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
 from verl_e2e.core.model.record import EndReason
 from verl_e2e_runner.folder.recorder import Recorder, host_redactor, record_end, usable_key
 from verl_e2e_runner.place import current_mode, lock_within
 from verl_e2e_runner.process.processes import Ended, HostClock, received_signals, run_program, utc_now
-from verl_e2e_runner.rehearsal.apart import REQUEST, Limits, collect, open_apart, run_apart
+from verl_e2e_runner.rehearsal.apart import REQUEST, DriverLimits, collect_records, open_apart, run_apart
 from verl_e2e_runner.rehearsal.cells import CELLS
 from verl_e2e_runner.run import run_recorded
 from verl_e2e_runner.trees import SUBMODULE, UnfitRepositoryError, borrow, check_out, open_repository
 
-HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
+PROGRAMS = Path(__file__).resolve().parent / "host_python"
 _MAKERS = Path(__file__).resolve().parents[1] / "models" / "host_python"
 # What the driver's process imports besides Bridge and Megatron-LM, by the name of the module.
 NEEDED = (
@@ -39,13 +39,13 @@ NEEDED = (
 COMPLETE = "complete.json"
 _MAKE = "make rehearsal-env"
 _MODELS_S, _CELL_S = 1_800.0, 120
-# Besides the records: what was tried of faults, of which functions, and how the driver ran.
+# Besides the records: what was tried of faults, what was to be tried, and how the driver ran.
 OBSERVED, _TRIED, _RUN_NOTE = "observed.json", "observed.of", "run.json"
 _LOOK = "import importlib.util, sys; print(*[n for n in sys.argv[1:] if importlib.util.find_spec(n) is None])"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RehearsalPlace:
     """Where a rehearsal runs."""
 
     # The Python with PyTorch and transformers.
@@ -59,32 +59,9 @@ class Place:
     # Whether the code under test runs in a cage or not at all.
     require_cage: bool = False
     # What it may take.
-    limits: Limits = field(default_factory=Limits)
+    limits: DriverLimits = field(default_factory=DriverLimits)
     # verl's file that describes adapters to the rollout engine; None where verl is not at hand.
     verl: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """A commit to rehearse."""
-
-    bridge: Path
-    commit: str
-    megatron_lm: Path
-    megatron_lm_commit: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to run over a tree."""
-
-    cells: Sequence[str]
-    # How the models of each family are made.
-    recipes: Mapping[str, object]
-    # What a consumer imports: each a `module`, its `attribute` or None, and whether the place is `guarded`.
-    imports: Sequence[Mapping[str, object]] = ()
-    # None: no faults are tried.
-    faults: FaultTargets | None = None
 
 
 def chosen_cells(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -105,7 +82,7 @@ def table_rows() -> tuple[CellRow, ...]:
     )
 
 
-def check_environment(place: Place) -> None:
+def check_environment(place: RehearsalPlace) -> None:
     """Raise UserError where the Python is missing or does not have what a rehearsal imports."""
     if not place.python.exists():
         raise UserError(f"{place.python} does not exist; run `{_MAKE}`, or name a Python by --python")
@@ -118,7 +95,7 @@ def check_environment(place: Place) -> None:
         raise UserError(f"{place.python} does not have {', '.join(missing)}; run `{_MAKE}`")
 
 
-def rehearse(sources: Sources, wanted: Wanted, place: Place) -> Path:
+def rehearse_commit(sources: RehearsedCommit, wanted: Wanted, place: RehearsalPlace) -> Path:
     """Run the cells and give the folder with their records.
 
     UserError where the trees cannot be made, and where another rehearsal has the folder for longer than one may take.
@@ -134,13 +111,13 @@ def rehearse(sources: Sources, wanted: Wanted, place: Place) -> Path:
         return out
 
 
-def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Place) -> None:
+def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: RehearsalPlace) -> None:
     """Run the cells over source trees that are there: their folders, and what stands for each in the records.
 
     Where `out` has the records of all cells, only the faults are tried.
     """
     models = make_models(wanted, place)
-    reads = (*roots, models, HOST_PYTHON.parent)
+    reads = (*roots, models, PROGRAMS.parent)
     own = place.work / "running" / out.name
     apart = open_apart(own, place.python, reads, place.environ, place.limits, require_cage=place.require_cage)
     names = [f"{name}.json" for name in ("import", "complete", *wanted.cells)]
@@ -151,13 +128,11 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Plac
         else:
             file.unlink()
     out.mkdir(parents=True, exist_ok=True)
-    faults, verl = wanted.faults, ""
-    if place.verl:
+    faults, verl = wanted.faults, place.verl and apart.scratch / place.verl.name
+    if place.verl and verl:
         # A file of the user's where the code may read it, without a change of its own mode.
-        copy = apart.scratch / place.verl.name
-        shutil.copyfile(place.verl, copy)
-        copy.chmod(0o644)
-        verl = str(copy)
+        shutil.copyfile(place.verl, verl)
+        verl.chmod(0o644)
     request = {
         **_models_request(wanted, models, place),
         "run": not whole,
@@ -165,39 +140,38 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Plac
         "roots": {str(root): short for root, short in roots.items()},
         "out": str(apart.scratch / "out"),
         "limit_s": _CELL_S,
-        "verl": verl,
+        "verl": str(verl or ""),
         "faults": faults and _faults_request(faults),
     }
     (apart.scratch / REQUEST).write_text(json.dumps(request))
     variables = {**_environment(place), "PYTHONPATH": os.pathsep.join(map(str, roots))}
-    argv = (str(place.python), str(HOST_PYTHON / "driver.py"), str(apart.scratch / REQUEST))
+    argv = (str(place.python), str(PROGRAMS / "driver.py"), str(apart.scratch / REQUEST))
     finished, note = run_apart(apart, argv, variables, place.limits)
-    collect(apart, [*([] if whole else names), *([OBSERVED] if faults else [])], out)
+    collect_records(apart, [*([] if whole else names), *([OBSERVED] if faults else [])], out)
     (out / "driver.log").write_text(f"{finished.stdout}\n{finished.stderr}\n{finished.ending}\n")
     (out / _RUN_NOTE).write_text(note.model_dump_json())
     if faults:
-        (out / _TRIED).write_text(_digest_of_faults(faults))
+        (out / _TRIED).write_text(json.dumps(_faults_request(faults)))
     shutil.rmtree(own, ignore_errors=True)
 
 
 def _faults_request(faults: FaultTargets) -> dict[str, object]:
     limits = faults.limits
-    functions = {name: list(lines) for name, lines in faults.functions.items()}
     at_most = {"functions_at_most": limits.functions, "faults": limits.faults, "seconds": limits.seconds}
-    return {"functions": functions, **at_most}
+    return {"functions": {name: list(lines) for name, lines in faults.functions.items()}, **at_most}
 
 
-def make_models(wanted: Wanted, place: Place) -> Path:
+def make_models(wanted: Wanted, place: RehearsalPlace) -> Path:
     """Make the cells' models, and compute what transformers says of them, without any code under test; their folder."""
     models = place.work / "models"
     asked = json.dumps([list(wanted.cells), dict(wanted.recipes)], sort_keys=True)
-    scripts = b"".join(file.read_bytes() for folder in (HOST_PYTHON, _MAKERS) for file in sorted(folder.glob("*.py")))
+    scripts = b"".join(file.read_bytes() for folder in (PROGRAMS, _MAKERS) for file in sorted(folder.glob("*.py")))
     marker = models / f"{hashlib.sha256(asked.encode() + scripts).hexdigest()[:24]}.made"
     if not marker.exists():
         models.mkdir(parents=True, exist_ok=True)
         file = models / "request.json"
         file.write_text(json.dumps(_models_request(wanted, models, place)))
-        argv = (str(place.python), str(HOST_PYTHON / "make_models.py"), str(file))
+        argv = (str(place.python), str(PROGRAMS / "make_models.py"), str(file))
         made = run_program(argv, env=_environment(place), cwd=models, timeout_s=_MODELS_S)
         if made.code != 0:
             raise UserError(f"the models cannot be made ({made.ending}: {made.last_error}); run `{_MAKE}` again")
@@ -205,7 +179,7 @@ def make_models(wanted: Wanted, place: Place) -> Path:
     return models
 
 
-def _models_request(wanted: Wanted, models: Path, place: Place) -> dict[str, object]:
+def _models_request(wanted: Wanted, models: Path, place: RehearsalPlace) -> dict[str, object]:
     return {
         "cells": list(wanted.cells),
         "recipes": dict(wanted.recipes),
@@ -214,28 +188,17 @@ def _models_request(wanted: Wanted, models: Path, place: Place) -> dict[str, obj
     }
 
 
-def is_kept(out: Path, wanted: Wanted, place: Place) -> bool:
+def is_kept(out: Path, wanted: Wanted, place: RehearsalPlace) -> bool:
     """Whether a folder has all that is wanted, from a run that was as well kept apart as is asked for now."""
     if not _has_records(out, place):
         return False
     tried = out / _TRIED
-    return wanted.faults is None or (tried.exists() and tried.read_text() == _digest_of_faults(wanted.faults))
+    return wanted.faults is None or (tried.exists() and json.loads(tried.read_text()) == _faults_request(wanted.faults))
 
 
-def _has_records(out: Path, place: Place) -> bool:
+def _has_records(out: Path, place: RehearsalPlace) -> bool:
     note = _run_note(out)
     return note is not None and (out / COMPLETE).exists() and (note.isolated or not place.require_cage)
-
-
-def record_files(out: Path) -> tuple[Path, ...]:
-    """The documents of a folder of records that a judgement reads."""
-    return tuple(file for file in sorted(out.glob("*.json")) if file.name != COMPLETE)
-
-
-def is_isolated(out: Path) -> bool:
-    """Whether the code that left these records was kept apart from the recorder."""
-    note = _run_note(out)
-    return note is not None and note.isolated
 
 
 def _run_note(out: Path) -> RunNote | None:
@@ -245,22 +208,17 @@ def _run_note(out: Path) -> RunNote | None:
         return None
 
 
-def _digest_of_faults(faults: FaultTargets) -> str:
-    text = json.dumps(_faults_request(faults), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
-def _environment(place: Place) -> dict[str, str]:
+def _environment(place: RehearsalPlace) -> dict[str, str]:
     return {"PATH": place.environ.get("PATH", os.defpath), "HOME": str(place.work), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def _tree(source: Path, commit: str, folder: str, name: str, place: Place) -> Path:
+def _tree(source: str, commit: str, folder: str, name: str, place: RehearsalPlace) -> Path:
     """One folder of a commit, checked out; a tree that was made before is used again."""
     target = place.work / "trees" / f"{name}-{commit}"
     marker = target / ".git" / "verl-e2e-whole"
     if not marker.exists():
         try:
-            objects = open_repository(source, base=place.environ).objects_folder()
+            objects = open_repository(Path(source), base=place.environ).objects_folder()
             check_out(borrow(target, objects, base=place.environ), commit, [f"/{folder}/"])
         except UnfitRepositoryError as error:
             raise UserError(f"{error.summary}; {error.fix}") from None
@@ -268,9 +226,9 @@ def _tree(source: Path, commit: str, folder: str, name: str, place: Place) -> Pa
     return target
 
 
-def _digest(sources: Sources, wanted: Wanted, place: Place) -> str:
+def _digest(sources: RehearsedCommit, wanted: Wanted, place: RehearsalPlace) -> str:
     """What the records of a commit follow from."""
-    files = sorted((*HOST_PYTHON.glob("*.py"), Path(__file__).with_name("cells.py")))
+    files = sorted((*PROGRAMS.glob("*.py"), Path(__file__).with_name("cells.py")))
     scripts = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
     asked = [list(wanted.cells), dict(wanted.recipes), [dict(item) for item in wanted.imports]]
     commits = (sources.commit, sources.megatron_lm_commit)
@@ -279,25 +237,21 @@ def _digest(sources: Sources, wanted: Wanted, place: Place) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-# The base and the head, each with what is to run over it.
-Sides = tuple[tuple[Sources, Wanted], tuple[Sources, Wanted]]
-
-
-def prepare_base(sides: Callable[[], Sides], place: Place) -> None:
+def prepare_base(pair: Callable[[], RehearsedPair], place: RehearsalPlace) -> None:
     """Run the cells over the base alone; its records are kept in the place and used by the run. UserError."""
     check_environment(place)
     try:
-        base, _ = sides()
+        base, _ = pair()
     except UnfitRepositoryError as error:
         raise UserError(f"{error.summary}; {error.fix}") from None
-    rehearse(*base, place)
+    rehearse_commit(*base, place)
 
 
 def record_rehearsal(
     job: RehearsalJob,
     out: Path,
-    sides: Callable[[], Sides],
-    place: Place,
+    pair: Callable[[], RehearsedPair],
+    place: RehearsalPlace,
     *,
     order_nonce: str = "",
     say: Callable[[str], None] = lambda _: None,
@@ -305,17 +259,31 @@ def record_rehearsal(
 ) -> EndReason:
     """Run the cells over both commits and leave the run folder `out`; how it ended.
 
-    `sides` fetches the commits and says what is to run; UserError and UnfitRepositoryError of it are an end that the
+    `pair` fetches the commits and says what is to run; UserError and UnfitRepositoryError of it are an end that the
     folder tells. Raises FolderInUseError when `out` already holds a run.
     """
     began, clock = now(), HostClock()
     hide = host_redactor(place.environ, {"$WORK": place.work, "$OUT": out.resolve(), "$BRIDGE": job.bridge.path})
-    kept: list[Path] = []
+    notes: list[RunNote | None] = []
 
     def work() -> Ended:
         try:
             check_environment(place)
-            _record_sides(recorder, sides(), place, say, kept)
+            commits = pair()
+            cells = commits[1][1].cells
+            recorder.document(ASKED_FILE, AskedCells(cells=cells, whole=len(cells) == len(CELLS)))
+            for name, (commit, wanted) in zip((BASE_RECORDS, HEAD_RECORDS), commits, strict=True):
+                say(f"rehearsing the {name}, Bridge {commit.commit[:12]}")
+                recorder.event("phase", name=name, state="begin")
+                records = rehearse_commit(commit, wanted, place)
+                notes.append(_run_note(records))
+                (recorder.folder / name).mkdir()
+                for file in (file for file in sorted(records.glob("*.json")) if file.name != COMPLETE):
+                    with suppress(ValueError, OSError):
+                        document = recorder.redactor.redact_document(json.loads(file.read_bytes()))
+                        # The two of a whole table are some 70 MB without blanks.
+                        recorder.text(f"{name}/{file.name}", f"{json.dumps(document, separators=(',', ':'))}\n")
+                recorder.event("phase", name=name, state="end", reason=EndReason.EXITED.value, exit_code=0)
             ended = Ended(EndReason.EXITED, 0)
         except UnfitRepositoryError as error:
             ended = Ended(EndReason.NOT_STARTED, None, f"{error}; {error.fix}")
@@ -327,23 +295,6 @@ def record_rehearsal(
     with received_signals() as signals, Recorder(out, redactor=hide, monotonic=clock.monotonic) as recorder:
         recorder.begin(job, began, order_nonce)
         ended = run_recorded(recorder, signals, work)
-        isolated = ended.reason is EndReason.EXITED and all(map(is_isolated, kept))
+        isolated = ended.reason is EndReason.EXITED and all(note is not None and note.isolated for note in notes)
         recorder.seal(job, began, now(), current_mode() if isolated else "none", usable_key(place.environ, say))
     return ended.reason
-
-
-def _record_sides(recorder: Recorder, sides: Sides, place: Place, say: Callable[[str], None], kept: list[Path]) -> None:
-    """Run the cells over both sides, and write what each left into the run folder; `kept` gets the folders."""
-    cells = sides[1][1].cells
-    recorder.document(ASKED_FILE, AskedCells(cells=tuple(cells), whole=len(cells) == len(CELLS)))
-    for name, (sources, wanted) in zip((BASE_RECORDS, HEAD_RECORDS), sides, strict=True):
-        say(f"rehearsing the {name}, Bridge {sources.commit[:12]}")
-        recorder.event("phase", name=name, state="begin")
-        kept.append(rehearse(sources, wanted, place))
-        (recorder.folder / name).mkdir()
-        for file in record_files(kept[-1]):
-            with suppress(ValueError, OSError):
-                document = recorder.redactor.redact_document(json.loads(file.read_bytes()))
-                # The two of a whole table are some 70 MB without blanks.
-                recorder.text(f"{name}/{file.name}", f"{json.dumps(document, separators=(',', ':'))}\n")
-        recorder.event("phase", name=name, state="end", reason=EndReason.EXITED.value, exit_code=0)

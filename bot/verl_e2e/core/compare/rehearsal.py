@@ -56,6 +56,34 @@ class FaultTargets:
     limits: ObserveLimits
 
 
+@dataclass(frozen=True, slots=True)
+class RehearsedCommit:
+    """A commit of Bridge with the one of Megatron-LM that it pins, each in a repository of this host."""
+
+    bridge: str
+    commit: str
+    megatron_lm: str
+    megatron_lm_commit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to run over a tree."""
+
+    # The names of the cells.
+    cells: tuple[str, ...]
+    # How the models of each family are made, by its name.
+    recipes: Mapping[str, object]
+    # What a consumer imports: each a `module`, its `attribute` or None, and whether the place is `guarded`.
+    imports: tuple[Mapping[str, object], ...] = ()
+    # None: no faults are tried.
+    faults: FaultTargets | None = None
+
+
+# What runs over the base, and what over the head.
+RehearsedPair = tuple[tuple[RehearsedCommit, Wanted], tuple[RehearsedCommit, Wanted]]
+
+
 class Trial(Document):
     """One fault in one function, in one cell."""
 

@@ -54,16 +54,8 @@ def new_folder(folder):
 
 def contents(folder):
     """The digest of every file, by its path; nothing of a folder that is not there."""
-    found = {}
-    for root, _, names in os.walk(folder):
-        for name in names:
-            path = os.path.join(root, name)
-            with open(path, "rb") as file:
-                digest = hashlib.sha256()
-                while block := file.read(1 << 20):
-                    digest.update(block)
-            found[os.path.relpath(path, folder)] = digest.hexdigest()
-    return found
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 RECORD = "recipe.json"
@@ -86,15 +78,12 @@ def main():
     return 0
 
 
-def libraries():
-    """The versions that decide what is made."""
-    return {name: importlib.metadata.version(name) for name in LIBRARIES}
-
-
-def scripts():
-    """One SHA-256 of the scripts that make a model."""
+def made_by(recipe):
+    """What decides which model is made: the recipe, the versions of the libraries, and the scripts."""
     files = sorted(Path(__file__).resolve().parent.glob("verl_e2e_*.py"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    scripts = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    libraries = {name: importlib.metadata.version(name) for name in LIBRARIES}
+    return {"recipe": recipe, "libraries": libraries, "scripts": scripts}
 
 
 def there(question):
@@ -104,15 +93,13 @@ def there(question):
         record = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    made_by = {"recipe": question["recipe"], "libraries": libraries(), "scripts": scripts()}
-    same = all(record.get(name) == value for name, value in made_by.items())
-    return record if same and record.get("files") == digests(file.parent) else None
+    same = all(record.get(name) == value for name, value in made_by(question["recipe"]).items())
+    return record if same and record.get("files") == without_record(file.parent) else None
 
 
-def digests(folder):
-    """SHA-256 of every file but the record."""
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != RECORD)
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+def without_record(folder):
+    """The digests of all files but the record."""
+    return {name: digest for name, digest in contents(folder).items() if name != RECORD}
 
 
 def make(question):
@@ -124,13 +111,7 @@ def make(question):
             return record
         with new_folder(folder) as unfinished:
             made = write_model(question["recipe"], unfinished)
-            record = {
-                "recipe": question["recipe"],
-                "libraries": libraries(),
-                "scripts": scripts(),
-                **made,
-                "files": digests(unfinished),
-            }
+            record = {**made_by(question["recipe"]), **made, "files": without_record(unfinished)}
             (unfinished / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     return record
 

@@ -3,6 +3,7 @@
 Names, MTP layers, tensors that are written by name, and a configuration around the one of the text.
 """
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -139,27 +140,22 @@ def with_outer(config, outer, tokens):
 def written(config, tensors):
     """Shapes of tensors by name, and the number that those of one dimension are near to; a later entry wins."""
     shapes = {}
+
+    def field(name):
+        """A number, or a field of the configuration or of the text model inside of it."""
+        if name.isdecimal():
+            return int(name)
+        return _inside(config if name.partition(".")[0] in config else config["text_config"], name)
+
     for tensor in tensors:
-        shape = [_product(config, size) for size in tensor["shape"]]
-        chosen = _field(config, tensor["among"]) if tensor["among"] else None
+        shape = [math.prod(map(field, str(size).split("*"))) for size in tensor["shape"]]
+        chosen = field(tensor["among"]) if tensor["among"] else None
         for name in tensor["names"]:
-            numbers = range(_field(config, tensor["each"]) if "*" in name else 1)
+            numbers = range(field(tensor["each"]) if "*" in name else 1)
             own = (number for number in numbers if chosen is None or chosen[number])
             shapes |= {name.replace("*", str(number)): (shape, tensor["around"]) for number in own}
     return shapes
 
 
-def _product(config, size):
-    factors = str(size).split("*")
-    return math.prod(int(factor) if factor.isdecimal() else _field(config, factor) for factor in factors)
-
-
-def _field(config, name):
-    """A field of the configuration, or of the text model inside of it."""
-    return _inside(config if name.partition(".")[0] in config else config["text_config"], name)
-
-
 def _inside(config, field):
-    for name in field.split("."):
-        config = config[name]
-    return config
+    return functools.reduce(lambda holder, name: holder[name], field.split("."), config)

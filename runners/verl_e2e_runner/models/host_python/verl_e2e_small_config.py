@@ -85,14 +85,11 @@ def with_whole_rope(fields, defaults):
     if made != asked:
         whole[NEWER] = made
         known = [made, *(settings for settings in made.values() if isinstance(settings, dict))]
-        lengths = [_length(settings) for settings in known if "original_max_position_embeddings" in settings]
+        before = "original_max_position_embeddings"
+        lengths = [int(settings["factor"] * settings[before]) for settings in known if before in settings]
         # The length after scaling, which programs compare with the one before.
         whole |= {"max_position_embeddings": max(lengths)} if lengths else {}
     return whole
-
-
-def _length(settings):
-    return int(settings["factor"] * settings["original_max_position_embeddings"])
 
 
 def _whole(asked, own, values):
@@ -104,16 +101,12 @@ def _whole(asked, own, values):
     kept = {name: value for name, value in asked.items() if name not in OF_A_TYPE or own.get(name) != value}
     needed = {**_SETTINGS[kind], **(LATENT_SETTINGS.get(kind, {}) if "kv_lora_rank" in values else {})}
     if kind == "longrope":
-        pairs = _rotated(kept, values) // 2
+        # How much of a head rope turns, the way transformers counts it.
+        width = values.get("qk_rope_head_dim") if "kv_lora_rank" in values else values.get("head_dim")
+        width = width or values["hidden_size"] // values["num_attention_heads"]
+        pairs = int(width * kept.get("partial_rotary_factor", 1.0)) // 2
         needed |= {"short_factor": [1.0] * pairs, "long_factor": [1.0 + place / 2 for place in range(pairs)]}
     return {**needed, **kept, "rope_type": kind}
-
-
-def _rotated(settings, values):
-    """How much of a head rope turns, the way transformers counts it."""
-    width = values.get("qk_rope_head_dim") if "kv_lora_rank" in values else values.get("head_dim")
-    width = width or values["hidden_size"] // values["num_attention_heads"]
-    return int(width * settings.get("partial_rotary_factor", 1.0))
 
 
 # Names of fields, by the size that they hold. A recipe states what is different in its family.
@@ -172,13 +165,13 @@ ROPE_THETA = 500_000.0
 DEFAULT_ROPE_THETA = 10_000.0
 
 
-def small(defaults, sizes, names=None):
+def small(defaults, sizes):
     """The fields of a configuration (nested dictionaries) that have to differ from `defaults`, the family's own.
 
-    `sizes` are the sizes of the text model by the keys of TEXT_FIELDS. `names` are further names of fields, by size.
+    `sizes` are the sizes of the text model by the keys of TEXT_FIELDS.
     """
     known = {name: sizes[size] for size, found in TEXT_FIELDS.items() if size in sizes for name in found}
-    known |= {name: sizes[size] for name, size in {**STATE_FIELDS, **(names or {})}.items() if size in sizes}
+    known |= {name: sizes[size] for name, size in STATE_FIELDS.items() if size in sizes}
     return _text({**FIXED, **known}, defaults, sizes)
 
 
@@ -192,7 +185,8 @@ def _text(known, defaults, sizes):
     changed = {}
     for name, value in defaults.items():
         if name in _TOWERS and isinstance(value, dict):
-            changed[name] = _tower(value, sizes)
+            tower = {field: size for field, size in TOWER_FIELDS.items() if value.get(field) is not None}
+            changed[name] = tower | {field: sizes["hidden"] for field in TOWER_OUTPUTS if value.get(field) is not None}
         elif name in TEXTS and isinstance(value, dict):
             changed[name] = _text(known, value, sizes)
         elif name in known and _holds_size(value):
@@ -210,12 +204,6 @@ def _text(known, defaults, sizes):
 
 def _holds_size(value):
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _tower(defaults, sizes):
-    changed = {name: value for name, value in TOWER_FIELDS.items() if defaults.get(name) is not None}
-    changed |= {name: sizes["hidden"] for name in TOWER_OUTPUTS if defaults.get(name) is not None}
-    return changed
 
 
 def with_rope_theta(parameters):

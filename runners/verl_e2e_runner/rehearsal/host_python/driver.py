@@ -51,9 +51,9 @@ def main():
     record["quantities"] = {
         name: after.get(name) for name in {**before, **after} if after.get(name) != before.get(name)
     }
+    verl = "by path" if request.get("verl") else "not given"
     record["python"] = ".".join(map(str, sys.version_info[:3]))
-    record["libraries"] = {"torch": torch.__version__, "transformers": transformers.__version__}
-    record["libraries"]["verl"] = "by path" if request.get("verl") else "not given"
+    record["libraries"] = {"torch": torch.__version__, "transformers": transformers.__version__, "verl": verl}
     if request["run"]:
         put(out / "import.json", record)
     if record["error"]:
@@ -143,7 +143,10 @@ def run_cells(tasks, request, until=None):
     while waiting or running:
         if until is not None and time.monotonic() > until:
             waiting = []
-        while waiting and may_start(running, cells.CELLS[waiting[0].cell].ranks, request["workers"]):
+        while waiting:
+            busy, ranks = sum(run.ranks for run in running.values()), cells.CELLS[waiting[0].cell].ranks
+            if running and busy + ranks > request["workers"]:
+                break
             task = waiting.pop(0)
             child = os.fork()
             if not child:
@@ -172,7 +175,7 @@ class Running:
     """
 
     def __init__(self, task):
-        self.task = task
+        self.task, self.ranks = task, cells.CELLS[task.cell].ranks
         self.began = self.looked = self.moved = time.monotonic()
         self.cpu_s = 0.0
 
@@ -210,12 +213,6 @@ def compare_layouts(cell, out):
     if not record["error"] and not reference["error"]:
         record["oracles"].append(oracles.agreement(record["quantities"], reference["quantities"]))
         put(mine, record)
-
-
-def may_start(running, ranks, workers):
-    """Whether a cell of so many ranks may start."""
-    busy = sum(cells.CELLS[run.task.cell].ranks for run in running.values())
-    return not running or busy + ranks <= workers
 
 
 def end_group(leader, *, reap):
@@ -297,12 +294,8 @@ def run_ranks(cell, folder, work, request, *, again):
     if len(found) < cell.ranks:
         errors.append({"type": "Died", "text": "a rank ended without a word", "at": "", "traceback": []})
     # When a rank dies its peers say that the connection closed: that is not the cause.
-    errors.sort(key=lambda error: _is_of_a_peer(error["text"]))
+    errors.sort(key=lambda error: "onnection" in error["text"] or "gloo" in error["text"].lower())
     return errors, [rank["entered"] for rank in found]
-
-
-def _is_of_a_peer(text):
-    return "onnection" in text or "gloo" in text.lower()
 
 
 def rank_process(cell, folder, work, rank, request, *, again):
@@ -328,8 +321,7 @@ def quantities(results):
         for name, value in result["values"].items():
             found[f"{name}@{number}"] = value
         for name, tensor in result["tensors"].items():
-            shared = any(part in name for part in ("/export/", "/base/", "/adapters/"))
-            if not (shared and number):
+            if not number or not any(part in name for part in ("/export/", "/base/", "/adapters/")):
                 found[f"{name}@{number}"] = summary(tensor)
     return found
 
@@ -337,12 +329,12 @@ def quantities(results):
 def summary(tensor):
     """A tensor as JSON: its shape, a digest of its bits, its norm, and its products with a few random signs."""
     plain = tensor.detach().contiguous()
-    digest = hashlib.sha256(plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b"").hexdigest()[:16]
+    content = plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
     flat = plain.double().flatten()
     return {
         "shape": list(tensor.shape),
         "dtype": str(tensor.dtype).removeprefix("torch."),
-        "digest": digest,
+        "digest": hashlib.sha256(content).hexdigest()[:16],
         "norm": finite(float(flat.norm())),
         "sketch": [finite(value) for value in (flat @ _signs(flat.numel())).tolist()],
     }

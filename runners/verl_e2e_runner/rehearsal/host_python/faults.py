@@ -12,11 +12,14 @@ error.
 
 import ast
 import builtins
+import functools
 import gc
+import itertools
 import json
 import mmap
 import time
 import types
+import typing
 from pathlib import Path
 
 import cells
@@ -28,11 +31,15 @@ _SCALE = 1.5
 MOST_FAULTS = 1 << 15
 
 
-class Fault:
+class Fault(typing.NamedTuple):
     """A kind of fault at one point of one function."""
 
-    def __init__(self, number, function, kind, words, lines=()):
-        self.number, self.function, self.kind, self.words, self.lines = number, function, kind, words, lines
+    number: int
+    function: str
+    kind: str
+    words: str
+    # The lines of the source that it is in.
+    lines: typing.Sequence[int] = ()
 
 
 class Points:
@@ -102,7 +109,12 @@ def scaled(value):
 def permuted(value):
     """Tensors transposed or rolled by one, sequences and values of dictionaries in another order."""
     if torch.is_tensor(value):
-        return _permuted_tensor(value)
+        if value.is_meta or not value.numel():
+            return _NOTHING
+        if value.dim() > 1 and value.shape[-1] == value.shape[-2] and value.shape[-1] > 1:
+            return value.transpose(-1, -2).contiguous()
+        axis = next((axis for axis, size in enumerate(value.shape) if size > 1), None)
+        return _NOTHING if axis is None else value.roll(1, axis)
     if type(value) in (list, tuple) and len(value) > 1 and len({type(item) for item in value}) == 1:
         turned = value[1:] + value[:1]
         if not _same(turned, value):
@@ -113,39 +125,25 @@ def permuted(value):
     return _of_parts(value, permuted)
 
 
-def _permuted_tensor(tensor):
-    if tensor.is_meta or not tensor.numel():
-        return _NOTHING
-    if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and tensor.shape[-1] > 1:
-        return tensor.transpose(-1, -2).contiguous()
-    axis = next((axis for axis, size in enumerate(tensor.shape) if size > 1), None)
-    return _NOTHING if axis is None else tensor.roll(1, axis)
-
-
 def _of_parts(value, change):
     """A tuple, list or dictionary with all parts changed in which there is something to change."""
-    if type(value) in (list, tuple):
-        parts = [change(item) for item in value]
-        if all(part is _NOTHING for part in parts):
-            return _NOTHING
-        return type(value)(old if new is _NOTHING else new for old, new in zip(value, parts, strict=True))
-    if type(value) is dict:
-        parts = {name: change(item) for name, item in value.items()}
-        if all(part is _NOTHING for part in parts.values()):
-            return _NOTHING
-        return {name: value[name] if part is _NOTHING else part for name, part in parts.items()}
-    return _NOTHING
+    if type(value) not in (list, tuple, dict):
+        return _NOTHING
+    old = list(value.values()) if type(value) is dict else value
+    new = [change(item) for item in old]
+    if all(part is _NOTHING for part in new):
+        return _NOTHING
+    made = [before if after is _NOTHING else after for before, after in zip(old, new, strict=True)]
+    return dict(zip(value, made, strict=True)) if type(value) is dict else type(value)(made)
 
 
 def swapped(values):
     """The first two arguments of one kind that differ, exchanged."""
-    for place, first in enumerate(values):
-        for other_place in range(place + 1, len(values)):
-            other = values[other_place]
-            if first is not None and type(first) is type(other) and not _same(first, other):
-                found = list(values)
-                found[place], found[other_place] = other, first
-                return tuple(found)
+    for (place, first), (other_place, other) in itertools.combinations(enumerate(values), 2):
+        if first is not None and type(first) is type(other) and not _same(first, other):
+            found = list(values)
+            found[place], found[other_place] = other, first
+            return tuple(found)
     return _NOTHING
 
 
@@ -215,49 +213,33 @@ class _Inside(ast.NodeTransformer):
 
     def __init__(self, function, node, points):
         self.function, self.node, self.points = function, node, points
-        self.results = 0
         self.result_points = None
 
     def put(self):
-        given = [node for node in _own_nodes(self.node) if isinstance(node, (ast.Return, ast.Yield)) and node.value]
-        if any(not (isinstance(node.value, ast.Constant) and node.value.value is None) for node in given):
+        own, start = list(_own_nodes(self.node)), []
+        given = [node.value for node in own if isinstance(node, (ast.Return, ast.Yield)) and node.value]
+        if any(not (isinstance(value, ast.Constant) and value.value is None) for value in given):
             self.result_points = [
                 self.points.add(self.function, "scaled", "its result scaled"),
                 self.points.add(self.function, "permuted", "its result in another order"),
             ]
-        start = [*self._skip()] if self.result_points is None else []
-        start += self._arguments()
+        elif not any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in own):
+            number = self.points.add(self.function, "skipped", "its body left out")
+            test = _call("left_out", ast.Constant(number))
+            start.append(ast.If(test=test, body=[ast.Return(value=None)], orelse=[]))
+        arguments = self.node.args
+        names = [item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+        names = [name for name in names if name not in ("self", "cls")]
+        if names:
+            numbers = [self.points.add(self.function, "moved", "an argument in another order")]
+            if len(names) > 1:
+                numbers.insert(0, self.points.add(self.function, "swapped", "two arguments of one kind swapped"))
+            load = ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load())
+            target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
+            start.append(ast.Assign(targets=[target], value=_call("pass_on", load, *map(ast.Constant, numbers))))
         self.node.body = [self.visit(statement) for statement in self.node.body]
         place = 1 if ast.get_docstring(self.node, clean=False) is not None else 0
         self.node.body[place:place] = [ast.fix_missing_locations(ast.copy_location(new, self.node)) for new in start]
-
-    def _skip(self):
-        if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in _own_nodes(self.node)):
-            return
-        number = self.points.add(self.function, "skipped", "its body left out")
-        test = _call("left_out", ast.Constant(number))
-        yield ast.If(test=test, body=[ast.Return(value=None)], orelse=[])
-
-    def _arguments(self):
-        given = self.node.args
-        names = [item.arg for item in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
-        names = [name for name in names if name not in ("self", "cls")]
-        if not names:
-            return
-        numbers = [self.points.add(self.function, "moved", "an argument in another order")]
-        if len(names) > 1:
-            numbers.insert(0, self.points.add(self.function, "swapped", "two arguments of one kind swapped"))
-        load = ast.Tuple([ast.Name(name, ast.Load()) for name in names], ast.Load())
-        target = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
-        yield ast.Assign(targets=[target], value=_call("pass_on", load, *map(ast.Constant, numbers)))
-
-    def _branch(self, node):
-        self.generic_visit(node)
-        number = self.points.add(
-            self.function, "inverted", f"the branch at line {node.lineno} inverted", (node.lineno,)
-        )
-        node.test = ast.copy_location(_call("pass_on", node.test, ast.Constant(number)), node.test)
-        return ast.fix_missing_locations(node)
 
     def _statement(self, node):
         """Let a statement be left out that binds no name."""
@@ -268,7 +250,9 @@ class _Inside(ast.NodeTransformer):
         return ast.fix_missing_locations(ast.copy_location(ast.If(test=test, body=[node], orelse=[]), node))
 
     def visit_Expr(self, node):
-        if not isinstance(node.value, ast.Call) or _is_said(node.value):
+        words = ast.unparse(node.value.func).lower() if isinstance(node.value, ast.Call) else ""
+        # What writes something for people alone shows nothing.
+        if words in ("", "print") or any(part in words for part in ("log", "warn")):
             return self.generic_visit(node)
         return self._statement(node)
 
@@ -280,42 +264,27 @@ class _Inside(ast.NodeTransformer):
         return self._statement(node)
 
     def visit_If(self, node):
-        return self._branch(node)
-
-    def visit_IfExp(self, node):
-        return self._branch(node)
-
-    def _result(self, node):
         self.generic_visit(node)
-        if node.value is not None and self.result_points:
-            node.value = ast.copy_location(
-                _call("pass_on", node.value, *map(ast.Constant, self.result_points)), node.value
-            )
+        words = f"the branch at line {node.lineno} inverted"
+        number = self.points.add(self.function, "inverted", words, (node.lineno,))
+        node.test = ast.copy_location(_call("pass_on", node.test, ast.Constant(number)), node.test)
         return ast.fix_missing_locations(node)
 
-    def visit_Return(self, node):
-        return self._result(node)
+    visit_IfExp = visit_If  # noqa: N815
 
-    def visit_Yield(self, node):
-        return self._result(node)
+    def visit_Return(self, node):
+        self.generic_visit(node)
+        if node.value is not None and self.result_points:
+            passed = _call("pass_on", node.value, *map(ast.Constant, self.result_points))
+            node.value = ast.copy_location(passed, node.value)
+        return ast.fix_missing_locations(node)
+
+    visit_Yield = visit_Return  # noqa: N815
 
     def visit_FunctionDef(self, node):
         return node
 
-    def visit_AsyncFunctionDef(self, node):
-        return node
-
-    def visit_Lambda(self, node):
-        return node
-
-    def visit_ClassDef(self, node):
-        return node
-
-
-def _is_said(call):
-    """Whether a call writes something for people alone."""
-    words = ast.unparse(call.func).lower()
-    return words == "print" or any(part in words for part in ("log", "warn"))
+    visit_AsyncFunctionDef = visit_Lambda = visit_ClassDef = visit_FunctionDef  # noqa: N815
 
 
 def _own_nodes(function):
@@ -347,33 +316,24 @@ def put_points(file, wanted, points):
         return dict.fromkeys(wanted, f"its source cannot be compiled again ({type(error).__name__})")
     problems = dict.fromkeys(wanted.keys() - finder.found, "its source does not have it under this name")
     # A function that is defined inside another one lies in the code of that one.
-    affected = {name: set(_with_outer(name)) for name in finder.found}
+    affected = {
+        name: {name.rsplit(".<locals>.", count)[0] for count in range(name.count(".<locals>.") + 1)}
+        for name in finder.found
+    }
     codes = {(code.co_qualname, code.co_firstlineno): code for code in _codes(compiled)}
-    living = [
-        item
-        for item in gc.get_objects()
-        if isinstance(item, types.FunctionType) and item.__code__.co_filename == str(file)
-    ]
     patched = set()
-    for function in living:
+    for function in gc.get_objects():
+        if not isinstance(function, types.FunctionType) or function.__code__.co_filename != str(file):
+            continue
         code = function.__code__
         touched = {name for name, parts in affected.items() if code.co_qualname in parts}
         new = codes.get((code.co_qualname, code.co_firstlineno))
-        if not touched or new is None or len(new.co_freevars) != len(code.co_freevars):
-            continue
-        points.patched.append((function, code, {wanted[name] for name in touched}))
-        function.__code__ = new
-        patched |= touched
+        if touched and new is not None and len(new.co_freevars) == len(code.co_freevars):
+            points.patched.append((function, code, {wanted[name] for name in touched}))
+            function.__code__ = new
+            patched |= touched
     reason = "no function of this name lives in the process: it is made in another way, or compiled"
     return problems | dict.fromkeys(finder.found - patched, reason)
-
-
-def _with_outer(name):
-    """A qualified name and those of the functions around it."""
-    yield name
-    parts = name.split(".<locals>.")
-    for count in range(1, len(parts)):
-        yield ".<locals>.".join(parts[:count])
 
 
 def _codes(code):
@@ -419,15 +379,15 @@ class Healthy:
     def __init__(self, out, names):
         self.out, self.functions, self.costs = out, {}, {}
         for name in names:
-            file = out / f"{name}.json"
-            record = json.loads(file.read_text()) if file.exists() else {"error": "missing"}
-            if not record["error"]:
+            record = self.record(name)
+            if record and not record["error"]:
                 self.functions[name] = frozenset(record["entered"]["functions"])
                 self.costs[name] = record["cpu_s"]
 
     def record(self, name):
-        """The whole record of a cell."""
-        return json.loads((self.out / f"{name}.json").read_text())
+        """The whole record of a cell; None where there is none."""
+        file = self.out / f"{name}.json"
+        return json.loads(file.read_text()) if file.exists() else None
 
     def entering(self, function):
         """The cells that entered a function, the cheapest first."""
@@ -461,8 +421,15 @@ def observe(request, out, run):
     for place in range(_MOST_CELLS):
         attempt.in_cells(functions, place, limits["faults"])
     for function in functions:
-        problem = "" if function.noticed() else attempt.problem(function)
-        unjudged |= {function.name: problem} if problem else {}
+        if function.noticed():
+            continue
+        failed = [name for name in function.cells if attempt.controls.get((name, function.name)) is FAILED]
+        if function in attempt.late:
+            unjudged[function.name] = ELAPSED
+        elif not function.trials and failed:
+            unjudged[function.name] = f"with points for faults in it, and no fault, {failed[0]} is not what it was"
+        elif not function.trials:
+            unjudged[function.name] = "no fault could be put into what it gets and gives"
     return {"trials": [trial for function in functions for trial in function.trials], "unjudged": unjudged}
 
 
@@ -545,7 +512,8 @@ class Attempt:
             files.append(self.out / f"{label}.json")
             counters.append(new_counters())
             limit_s = max(_LEAST_S, _TIMES * self.healthy.costs[cell])
-            tasks.append((label, cell, files[-1], self.switch(alone, number, counters[-1]), limit_s))
+            prepare = functools.partial(self.switch, alone, number, counters[-1])
+            tasks.append((label, cell, files[-1], prepare, limit_s))
         self.run(tasks, self.until)
         found = []
         for file, counted in zip(files, counters, strict=True):
@@ -557,13 +525,9 @@ class Attempt:
 
     def switch(self, alone, number, counters):
         """What the process of a cell does first: switch a fault on."""
-
-        def prepare():
-            if alone is not None:
-                self.points.leave_only(alone)
-            self.points.active, self.points.counters = number, counters
-
-        return prepare
+        if alone is not None:
+            self.points.leave_only(alone)
+        self.points.active, self.points.counters = number, counters
 
     def compared(self, record, name):
         """What of a cell's record shows a fault."""
@@ -584,14 +548,3 @@ class Attempt:
             "differing": sorted(differing, key=lambda key: not _is_number(key))[:MOST_DIFFERING],
             "error": "",
         }
-
-    def problem(self, function):
-        """Why nothing is said of a function that showed no fault; empty where all faults were tried."""
-        if function in self.late:
-            return ELAPSED
-        if not function.trials:
-            failed = [name for name in function.cells if self.controls.get((name, function.name)) is FAILED]
-            if failed:
-                return f"with points for faults in it, and no fault, {failed[0]} is not what it was"
-            return "no fault could be put into what it gets and gives"
-        return ""

@@ -137,7 +137,7 @@ class Linear(_Stateful):
         elif bias and parallel_mode == "row":
             self.bias.sequence_parallel = self.sequence_parallel
 
-    def _multiplied(self, hidden):
+    def forward(self, hidden, is_first_microbatch=None, **_options):
         """The product, between what comes from tensor-parallel peers and what goes to them."""
         peers = self.tp_size > 1
         if peers and self.parallel_mode == "column":
@@ -159,10 +159,6 @@ class Linear(_Stateful):
             given = leave(given, group=self.tp_group)
         if self.parallel_mode == "row" and not self.return_bias and self.bias is not None:
             given = given + self.bias
-        return given
-
-    def forward(self, hidden, is_first_microbatch=None, **_options):
-        given = self._multiplied(hidden)
         return (given, self.bias) if self.return_bias else given
 
 
@@ -351,23 +347,21 @@ class FusedAdam(torch.optim.Optimizer):
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
             for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
-
-    def _update(self, parameter, group):
-        state, gradient = self.state[parameter], parameter.grad
-        if not state:
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        first, second = group["betas"]
-        decay = group["weight_decay"] * parameter
-        if not self.adam_w_mode:
-            gradient = gradient + decay
-        state["exp_avg"].lerp_(gradient, 1 - first)
-        state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        counted = group["step"] if group["bias_correction"] else float("inf")
-        size = (state["exp_avg_sq"] / (1 - second**counted)).sqrt_().add_(group["eps"])
-        update = state["exp_avg"] / (1 - first**counted) / size
-        parameter.sub_(group["lr"] * (update + decay if self.adam_w_mode else update))
+                if parameter.grad is None:
+                    continue
+                state, gradient = self.state[parameter], parameter.grad
+                if not state:
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+                first, second = group["betas"]
+                decay = group["weight_decay"] * parameter
+                if not self.adam_w_mode:
+                    gradient = gradient + decay
+                state["exp_avg"].lerp_(gradient, 1 - first)
+                state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+                counted = group["step"] if group["bias_correction"] else float("inf")
+                size = (state["exp_avg_sq"] / (1 - second**counted)).sqrt_().add_(group["eps"])
+                update = state["exp_avg"] / (1 - first**counted) / size
+                parameter.sub_(group["lr"] * (update + decay if self.adam_w_mode else update))
 
 
 def multi_tensor_applier(operation, overflow, lists, *values):

@@ -59,21 +59,17 @@ def make(cell, recipe, work):
             for name, tensor in load_file(file).items()
         }
         save_file(tensors, file, metadata={"format": "pt"})
-    config = json.loads((unfinished / "config.json").read_text())
-    (unfinished / "config.json").write_text(json.dumps(_single(config), indent=1, sort_keys=True))
+
+    def single(fields):
+        """The same with single precision wherever it names one."""
+        named = {name for name in ("dtype", "torch_dtype") if fields.get(name)}
+        return {**fields, **dict.fromkeys(named, "float32")}
+
+    config = json.loads((unfinished / "config.json").read_text(), object_hook=single)
+    (unfinished / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True))
     (unfinished / RECIPE).write_text(json.dumps(recipe))
     unfinished.rename(folder)
     return folder
-
-
-def _single(value):
-    """The configuration with single precision wherever it names one."""
-    if isinstance(value, dict):
-        return {
-            name: "float32" if name in ("dtype", "torch_dtype") and inner else _single(inner)
-            for name, inner in value.items()
-        }
-    return value
 
 
 def batch(vocabulary):

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 # Of two numbers in single precision, added up in another order.
 NOISE = 2e-5
 EXACT = 0.0
+INFINITE = float("inf")
 PEFT = (("PeftType", "LORA"), ("TaskType", "CAUSAL_LM"))
 
 
@@ -72,7 +73,7 @@ def off(one, other):
     """How far two tensors or numbers are apart, as a part of the second's size."""
     one, other = torch.as_tensor(one).double(), torch.as_tensor(other).double()
     if one.shape != other.shape:
-        return float("inf")
+        return INFINITE
     size = float(other.norm())
     apart = float((one - other).norm())
     return apart / size if size else apart
@@ -80,7 +81,7 @@ def off(one, other):
 
 def _largest(found):
     """The largest deviation and where it is."""
-    found = [(float("inf") if value != value else value, where) for value, where in found]
+    found = [(INFINITE if value != value else value, where) for value, where in found]
     return max(found, key=lambda pair: pair[0]) if found else None
 
 
@@ -91,7 +92,7 @@ def round_trip(case):
         return None
     missing = sorted(case.files.keys() ^ exported.keys())
     if missing:
-        return float("inf"), f"{missing[0]} and {len(missing) - 1} others are on one side alone"
+        return INFINITE, f"{missing[0]} and {len(missing) - 1} others are on one side alone"
     return _largest((_bits(case.files[name], tensor), name) for name, tensor in exported.items())
 
 
@@ -99,7 +100,7 @@ def _bits(one, other):
     """0 where the tensors are equal in every bit, else how far they are apart."""
     if one.shape == other.shape and torch.equal(one.float(), other.float()):
         return 0.0
-    return max(off(other.float(), one.float()), 1e-12) if one.shape == other.shape else float("inf")
+    return max(off(other.float(), one.float()), 1e-12) if one.shape == other.shape else INFINITE
 
 
 def logits(case):
@@ -144,23 +145,18 @@ def merged(case):
     pairs = _pairs(adapters)
     for name, tensor in base.items():
         plain = name.replace(".base_layer.", ".")
+        first, second = pairs.get(plain, (None, None))
         if plain not in whole:
-            found.append((float("inf"), f"{plain} is not in the merged export"))
-            continue
-        expected = tensor.double()
-        if plain in pairs:
-            first, second = pairs[plain]
-            if second.dim() == 2 and (second.shape[0], first.shape[1]) == expected.shape:
-                expected = expected + scale * second.double() @ first.double()
-            else:
-                continue
-        elif ".experts." in plain and expected.dim() == 3:
-            # Its experts have an adapter each; what they export is judged by transformers.
-            continue
-        found.append((off(whole[plain], expected), plain))
+            found.append((INFINITE, f"{plain} is not in the merged export"))
+        elif first is None:
+            # Experts in one tensor have an adapter each; what they export is judged by transformers.
+            if ".experts." not in plain or tensor.dim() != 3:
+                found.append((off(whole[plain], tensor.double()), plain))
+        elif second.dim() == 2 and (second.shape[0], first.shape[1]) == tensor.shape:
+            found.append((off(whole[plain], tensor.double() + scale * second.double() @ first.double()), plain))
     # Experts whose weights are exported as one tensor have an adapter each.
     unused = [name for name in pairs if name not in whole and ".experts." not in name]
-    found += [(float("inf"), f"the adapter of {name} has no weight in the merged export") for name in unused]
+    found += [(INFINITE, f"the adapter of {name} has no weight in the merged export") for name in unused]
     return _largest(found)
 
 
@@ -181,51 +177,43 @@ def rollout(case):
     adapters = case.group("start/adapters/")
     if not adapters:
         return None
-    found, weights = (
-        [(0.0, "")],
-        {name.replace(".base_layer.", "."): t for name, t in case.group("start/base/").items()},
-    )
-    given = case.of_rollout()
+    found, given = [(0.0, "")], case.of_rollout()
+    weights = {name.replace(".base_layer.", "."): tensor for name, tensor in case.group("start/base/").items()}
     if (given["r"], given["lora_alpha"]) != (case.cell.adapter["rank"], case.cell.adapter["alpha"]):
-        found.append((float("inf"), f"the rollout engine gets rank {given['r']} and alpha {given['lora_alpha']}"))
+        found.append((INFINITE, f"the rollout engine gets rank {given['r']} and alpha {given['lora_alpha']}"))
     pairs = _pairs(adapters)
     if len(adapters) != 2 * len(pairs):
-        found.append((float("inf"), "an adapter does not have two matrices, or another name than lora_A and lora_B"))
+        found.append((INFINITE, "an adapter does not have two matrices, or another name than lora_A and lora_B"))
     for name, (first, second) in pairs.items():
         ranks = first.shape[-2], second.shape[-1]
         if ranks != (given["r"], given["r"]):
-            found.append((float("inf"), f"{name} has rank {ranks[0]} and {ranks[1]}"))
+            found.append((INFINITE, f"{name} has rank {ranks[0]} and {ranks[1]}"))
         weight = weights.get(name)
         if weight is not None and weight.dim() == 2 and weight.shape != (second.shape[0], first.shape[1]):
-            found.append((float("inf"), f"{name} is {list(weight.shape)}, its adapter's product is not"))
+            found.append((INFINITE, f"{name} is {list(weight.shape)}, its adapter's product is not"))
         # Experts in one tensor have an adapter each.
         if weight is None and ".experts." not in name:
-            found.append((float("inf"), f"{name} is not a weight of the model"))
+            found.append((INFINITE, f"{name} is not a weight of the model"))
     return _largest(found)
 
 
 def trains(case):
-    wanted = case.cell.adapter
-    found = []
+    wanted, found = case.cell.adapter, [(0.0, "")]
     for rank in case.ranks:
-        names = rank["values"]["start/trains"]
-        before = {name: rank["tensors"][name] for name in rank["tensors"] if name.startswith("start/parameters/")}
-        adapters = [name for name in before if ".adapter" in name or ".weight_magnitude" in name]
-        expected = adapters if wanted else [name for name in before if not _of_tower(name)]
-        names = names if wanted else [name for name in names if not _of_tower(name)]
-        asked = {name.removeprefix("start/parameters/") for name in expected}
-        wrong = sorted(asked ^ set(names))
-        found += [(float("inf"), f"{name} trains, or does not and should") for name in wrong[:1]]
+        names = {name.partition("start/parameters/")[2] for name in rank["tensors"]} - {""}
+        asked = {name for name in names if ".adapter" in name or ".weight_magnitude" in name} if wanted else names
+        wrong = sorted(asked ^ set(rank["values"]["start/trains"]))
+        wrong = wrong if wanted else [name for name in wrong if not _of_tower(name)]
+        found += [(INFINITE, f"{name} trains, or does not and should") for name in wrong[:1]]
     if wanted and not any(rank["values"]["start/trains"] for rank in case.ranks):
-        found.append((float("inf"), "nothing trains: no module got an adapter"))
-    return _largest([(0.0, ""), *found])
+        found.append((INFINITE, "nothing trains: no module got an adapter"))
+    return _largest(found)
 
 
 def moves(case):
     if not case.cell.trained:
         return None
-    found = [(0.0, "")]
-    experts = {}
+    found, experts = [(0.0, "")], {}
     for rank in case.ranks:
         if "step1/without_gradient" not in rank["values"]:
             continue
@@ -238,27 +226,25 @@ def moves(case):
                 # An expert without tokens rests; all of a layer, on all ranks, do not.
                 kind = re.sub(r"\d+$", "", name)
                 experts[kind] = experts.get(kind, False) or moved
-            elif not moved and not _may_rest(name, case.cell):
-                found.append((float("inf"), f"{name} {'got no gradient' if name in still else 'did not move'}"))
-        frozen = [n for n in rank["tensors"] if n.startswith("start/parameters/")]
-        for name in frozen:
+            elif not moved and not (
+                # An expert without tokens, and what only a zero matrix leads to.
+                ".experts." in name
+                or "expert_bias" in name
+                or _of_tower(name)
+                or (case.cell.adapter and not case.cell.filled and "linear_in" in name)
+            ):
+                found.append((INFINITE, f"{name} {'got no gradient' if name in still else 'did not move'}"))
+        for name, tensor in rank["tensors"].items():
             plain = name.removeprefix("start/parameters/")
             other = rank["tensors"].get(f"step1/parameters/{plain}")
-            if plain not in rank["values"]["start/trains"] and other is not None:
-                found.append((_bits(rank["tensors"][name], other), f"{plain} moved and should not"))
+            if plain != name and plain not in rank["values"]["start/trains"] and other is not None:
+                found.append((_bits(tensor, other), f"{plain} moved and should not"))
     found += [
-        (float("inf"), f"{name} got no gradient, or did not move, for any expert")
+        (INFINITE, f"{name} got no gradient, or did not move, for any expert")
         for name, moved in experts.items()
         if not moved
     ]
     return _largest(found)
-
-
-def _may_rest(name, cell):
-    """Whether a parameter may get no gradient: an expert without tokens, and what only a zero matrix leads to."""
-    if ".experts." in name or "expert_bias" in name or _of_tower(name):
-        return True
-    return bool(cell.adapter) and not cell.filled and "linear_in" in name
 
 
 def _of_tower(name):
@@ -270,10 +256,10 @@ def export_changes_nothing(case):
     found = [(0.0, "")]
     for rank in case.ranks:
         for moment in ("start", "step1"):
-            found += [(float("inf"), name) for name in rank["values"].get(f"{moment}/changed_by_export", ())[:1]]
+            found += [(INFINITE, name) for name in rank["values"].get(f"{moment}/changed_by_export", ())[:1]]
             for part in ("export", "base", "adapters"):
                 twice = rank["values"].get(f"{moment}/{part}/twice") or ()
-                found += [(float("inf"), f"{name} is exported twice") for name in twice[:1]]
+                found += [(INFINITE, f"{name} is exported twice") for name in twice[:1]]
     return _largest(found)
 
 
@@ -288,7 +274,7 @@ def same_export(case):
                 other = case.group(f"{moment}/{part}/", number)
                 if first.keys() != other.keys():
                     name = sorted(first.keys() ^ other.keys())[0]
-                    found.append((float("inf"), f"{name} is not exported by every rank"))
+                    found.append((INFINITE, f"{name} is not exported by every rank"))
                 else:
                     found += [(_bits(first[name], other[name]), f"{moment} {name}") for name in first]
     return _largest(found)
@@ -303,23 +289,19 @@ def copies(case):
         for name, tensor in rank["tensors"].items():
             if name.startswith(("step2/parameters/", "start/parameters/")):
                 plain = name.partition("/parameters/")[2]
-                key = (name, *_owner(plain, tensor, place, cut))
-                groups.setdefault(key, []).append((number, tensor))
+                # What of a rank's place decides which part of a parameter it has.
+                owner = place["tp"] if plain in cut else 0, 0
+                if ".experts." in plain:
+                    # An adapter that all experts share is one on all ranks of experts, too.
+                    shared = ".adapter." in plain and tensor.dim() == 2
+                    owner = 0 if shared else place["ep"], place["etp"] if plain in cut else 0
+                groups.setdefault((name, place["pp"], *owner), []).append((number, tensor))
     found = [(0.0, "")]
     for (name, *_place), copied in groups.items():
         first = copied[0][1]
         found += [(_bits(first, tensor), f"{name} on ranks {copied[0][0]} and {n}") for n, tensor in copied[1:]]
     found += _ends(case)
     return _largest(found)
-
-
-def _owner(name, tensor, place, cut):
-    """What of a rank's place decides which part of a parameter it has."""
-    if ".experts." in name:
-        # An adapter that all experts share is one on all ranks of experts, too.
-        shared = ".adapter." in name and tensor.dim() == 2
-        return place["pp"], 0 if shared else place["ep"], place["etp"] if name in cut else 0
-    return place["pp"], place["tp"] if name in cut else 0
 
 
 def _ends(case):
@@ -360,9 +342,9 @@ def _equal_moments(case, before, after):
                 if name.startswith(f"{after}/") and not (case.cell.adapter and name.startswith(f"{after}/export/")):
                     other = rank[kind].get(name.replace(after, before, 1))
                     if torch.is_tensor(value):
-                        off_by = float("inf") if other is None else _bits(other, value)
+                        off_by = INFINITE if other is None else _bits(other, value)
                     else:
-                        off_by = 0.0 if value == other else float("inf")
+                        off_by = 0.0 if value == other else INFINITE
                     found.append((off_by, f"{name} on rank {number}"))
     return _largest(found)
 
@@ -378,7 +360,7 @@ def written(case):
         # PEFT's prefix.
         files = {name.removeprefix("base_model.model."): tensor for name, tensor in files.items()}
         missing = sorted(tensors.keys() ^ files.keys())
-        found += [(float("inf"), f"{name} is in the files or in the export alone") for name in missing[:1]]
+        found += [(INFINITE, f"{name} is in the files or in the export alone") for name in missing[:1]]
         found += [(_bits(tensors[name], files[name]), name) for name in tensors.keys() & files.keys()]
     return _largest(found)
 
@@ -389,7 +371,7 @@ _DROPPED = re.compile(r"no mapping found|can't find|not in global_names_index_di
 
 def drops_nothing(case):
     lines = [line for rank in case.ranks for line in rank["values"].get("warnings", ()) if _DROPPED.search(line)]
-    return _largest([(0.0, ""), *((float("inf"), line) for line in lines[:1])])
+    return _largest([(0.0, ""), *((INFINITE, line) for line in lines[:1])])
 
 
 def finite(case):
@@ -398,7 +380,7 @@ def finite(case):
         for name, tensor in rank["tensors"].items():
             # A sum has what one of its numbers has.
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor.sum(dtype=torch.float64))):
-                found.append((float("inf"), name))
+                found.append((INFINITE, name))
     return _largest(found)
 
 
@@ -446,23 +428,17 @@ def agreement(quantities, reference):
         plain = name.rpartition("@")[0]
         if plain.startswith(("step1/export/", "step1/loss", "step1/grad_norm", "step2/loss", "step2/grad_norm")):
             given = next((value for key, value in quantities.items() if key.rpartition("@")[0] == plain), None)
-            found.append((_apart(given, expected), plain))
-    value, where = _largest(found)
-    return _row(_AGREEMENT, value, where)
-
-
-def _apart(given, expected):
-    if given is None:
-        return float("inf")
-    if isinstance(expected, dict):
-        if given["shape"] != expected["shape"] or None in (*given["sketch"], *expected["sketch"]):
-            return float("inf")
-        return off(given["sketch"], expected["sketch"])
-    return off(given, expected)
+            apart = INFINITE
+            if given is not None and not isinstance(expected, dict):
+                apart = off(given, expected)
+            elif given and given["shape"] == expected["shape"] and None not in (*given["sketch"], *expected["sketch"]):
+                apart = off(given["sketch"], expected["sketch"])
+            found.append((apart, plain))
+    return _row(_AGREEMENT, *_largest(found))
 
 
 def _row(oracle, value, where):
-    shown = value if value < float("inf") else "inf"
+    shown = value if value < INFINITE else "inf"
     return {"oracle": oracle.name, "passed": value <= oracle.bound, "off": shown, "where": where}
 
 
@@ -473,7 +449,7 @@ def judged(case):
         try:
             seen = oracle.look(case)
         except Exception as error:
-            seen = float("inf"), f"{type(error).__name__}: {error}"[:300]
+            seen = INFINITE, f"{type(error).__name__}: {error}"[:300]
         if seen is not None:
             found.append(_row(oracle, *seen))
     return found

@@ -176,7 +176,10 @@ class Rank:
         self.keep("start/parameters")
         self.values["start/trains"] = sorted(n for n, p in self.named_parameters() if p.requires_grad)
         self.values["cut"] = sorted(n for n, p in self.named_parameters() if getattr(p, "tensor_model_parallel", False))
-        self.values["start/attributes"] = {name: attributes(parameter) for name, parameter in self.named_parameters()}
+        self.values["start/attributes"] = {
+            name: {mark: described_value(getattr(p, mark)) for mark in ATTRIBUTES if hasattr(p, mark)}
+            for name, p in self.named_parameters()
+        }
 
     def overrides(self, provider):
         """What verl sets whatever the model is, the cell's own settings, and what has no form on a CPU."""
@@ -261,25 +264,28 @@ class Rank:
         before = {name: parameter.detach().clone() for name, parameter in self.named_parameters()}
         for chunk in self.model:
             chunk.eval()
-        self._export(f"{moment}/export", self.bridge.export_hf_weights(self.model, cpu=True, show_progress=False))
+        whole = partial(self.bridge.export_hf_weights, self.model, cpu=True, show_progress=False)
+        exports = {"export": whole}
         if self.adapters is not None and self.cell.adapter["type"] != "dora":
-            apart = self.bridge.export_hf_weights(
-                self.model, cpu=True, show_progress=False, merge_adapter_weights=False
-            )
-            self._export(f"{moment}/base", apart)
-            self._export(f"{moment}/adapters", self.bridge.export_adapter_weights(self.model, show_progress=False))
+            exports["base"] = partial(whole, merge_adapter_weights=False)
+            exports["adapters"] = partial(self.bridge.export_adapter_weights, self.model, show_progress=False)
+        for part, export in exports.items():
+            names = []
+            for key, tensor in export():
+                names.append(key)
+                self.tensors[f"{moment}/{part}/{key}"] = tensor.detach().clone()
+            self.values[f"{moment}/{part}/twice"] = sorted({key for key in names if names.count(key) > 1})
         for chunk in self.model:
             chunk.train()
         after = dict(self.named_parameters())
-        changed = [name for name, tensor in before.items() if name not in after or not same(tensor, after[name])]
-        self.values[f"{moment}/changed_by_export"] = changed
-
-    def _export(self, name, given):
-        names = []
-        for key, tensor in given:
-            names.append(key)
-            self.tensors[f"{name}/{key}"] = tensor.detach().clone()
-        self.values[f"{name}/twice"] = sorted({key for key in names if names.count(key) > 1})
+        self.values[f"{moment}/changed_by_export"] = [
+            name
+            for name, tensor in before.items()
+            # In any bit.
+            if name not in after
+            or (tensor.shape, tensor.dtype) != (after[name].shape, after[name].dtype)
+            or not torch.equal(tensor, after[name])
+        ]
 
     def write(self, folder):
         """Write the model and its adapters as files that transformers and PEFT load, and note what is in them."""
@@ -481,27 +487,12 @@ def described_value(value):
     return getattr(value, "__qualname__", f"a {type(value).__qualname__}")
 
 
-# By these of a parameter Megatron-LM decides over which ranks it sums its gradient, and counts its norm.
+# By these marks of a parameter Megatron-LM decides over which ranks it sums its gradient, and counts its norm.
 ATTRIBUTES = (
     *("tensor_model_parallel", "partition_dim", "partition_stride", "sequence_parallel", "allreduce", "shared"),
-    *(
-        "shared_embedding",
-        "is_embedding_parameter",
-        "average_gradients_across_tp_domain",
-        "is_embedding_or_output_parameter",
-    ),
+    *("shared_embedding", "is_embedding_parameter", "average_gradients_across_tp_domain"),
+    "is_embedding_or_output_parameter",
 )
-
-
-def attributes(parameter):
-    """What Megatron-LM and Bridge have noted at a parameter."""
-    found = {name: getattr(parameter, name) for name in ATTRIBUTES if hasattr(parameter, name)}
-    return {name: described_value(value) for name, value in found.items()}
-
-
-def same(one, other):
-    """Whether two tensors are equal in every bit."""
-    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
 
 
 # Checkpoints are saved and loaded as verl's manager does it, in Megatron-LM's distributed form: the whole model, or its
@@ -535,9 +526,7 @@ def save_checkpoint(rank, folder):
 def load_model(rank, folder):
     """Load the model, or its adapters, that `save_checkpoint` left."""
     loaded = read_checkpoint(filtered(rank, model_state(rank)), folder / "model")
-    for number, chunk in enumerate(rank.model):
-        name = "model" if len(rank.model) == 1 else f"model{number}"
-        mpu.set_virtual_pipeline_model_parallel_rank(number)
+    for name, chunk in stages(rank):
         chunk.load_state_dict(loaded[name], strict=rank.adapters is None)
 
 
@@ -558,12 +547,14 @@ def read_checkpoint(state, place):
 def model_state(rank):
     """The sharded state of each virtual stage."""
     metadata = {**_METADATA, "dp_cp_group": mpu.get_data_parallel_group(with_context_parallel=True)}
-    found = {}
+    return {name: chunk.module.sharded_state_dict(metadata=metadata) for name, chunk in stages(rank)}
+
+
+def stages(rank):
+    """The model of each virtual stage, by its name in a checkpoint, while Megatron-LM takes it for the current one."""
     for number, chunk in enumerate(rank.model):
         mpu.set_virtual_pipeline_model_parallel_rank(number)
-        name = "model" if len(rank.model) == 1 else f"model{number}"
-        found[name] = chunk.module.sharded_state_dict(metadata=metadata)
-    return found
+        yield "model" if len(rank.model) == 1 else f"model{number}", chunk
 
 
 def filtered(rank, state):
