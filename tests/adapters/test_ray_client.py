@@ -118,59 +118,10 @@ def settings_of(address: str, folder: Path) -> dict[str, str]:
 def test_a_check_of_the_settings_asks_the_cluster(tmp_path: Path) -> None:
     with serving(jobs((200, JOB))) as address:
         settings = load_settings(settings_of(address, tmp_path))
-        with pytest.raises(UserError, match="VERL_E2E_RAY_ADDRESS"):
-            check_engine(settings, {})
+        assert check_engine(settings, {}) == "Ray 2.48.0"
     with pytest.raises(UserError, match=f"VERL_E2E_RAY_ADDRESS: Ray at {address} gave no answer"):
         check_engine(settings, {})
     assert check_engine(load_settings(GOOD), {}) == ""
-
-
-def cluster(*nodes: dict[str, float], grows: bool = False, state: str = "ALIVE") -> Callable[[str], Answer]:
-    """A cluster of nodes that have these resources in all."""
-    listed = [{"state": state, "resources_total": node} for node in nodes]
-    answers: dict[str, Answer] = {
-        "/api/version": VERSION,
-        "/api/v0/nodes": (200, {"data": {"result": {"result": listed}}}),
-        "/api/cluster_status": (200, {"data": {"clusterStatus": {"any": 1} if grows else None}}),
-    }
-    return lambda path: answers[path.partition("?")[0]]
-
-
-GPU_NODE = {"CPU": 64.0, "GPU": 8.0, "memory": 2.0**40, "h100": 8.0}
-
-
-@pytest.mark.parametrize(
-    ("nodes", "message"),
-    [
-        ((GPU_NODE,), ""),
-        (({"CPU": 2.0, "memory": 2.0**40}, GPU_NODE), ""),
-        (({"CPU": 2.0, "memory": 2.0**40},), "1 GPU (the most of one node: 0 GPU)"),
-        ((GPU_NODE | {"CPU": 2.0},), "(the most of one node: 2 CPU)"),
-        ((GPU_NODE | {"memory": 2.0**30},), "(the most of one node: 1 GiB of memory)"),
-        (({**GPU_NODE, "GPU": 0.0}, {**GPU_NODE, "CPU": 1.0}), "no node has all that a job with one GPU asks for"),
-        (({**GPU_NODE, "h100": 0.0},), "1 h100 (the most of one node: 0 h100)"),
-        ((), "(the most of one node: 0 GPU)"),
-    ],
-)
-def test_a_cluster_that_can_never_place_a_job_is_refused(
-    tmp_path: Path, nodes: tuple[dict[str, float], ...], message: str
-) -> None:
-    with serving(cluster(*nodes)) as address:
-        settings = load_settings(settings_of(address, tmp_path) | {"VERL_E2E_RAY_RESOURCES": "h100=1"})
-        if not message:
-            assert check_engine(settings, {}) == "Ray 2.48.0, a node can take a job with one GPU"
-            return
-        with pytest.raises(UserError) as refused:
-            check_engine(settings, {})
-    assert message in str(refused.value)
-    assert "add such a node" in str(refused.value)
-
-
-def test_an_autoscaler_may_add_what_is_missing_and_a_dead_node_has_nothing(tmp_path: Path) -> None:
-    with serving(cluster(grows=True)) as address:
-        assert "no node has all" in check_engine(load_settings(settings_of(address, tmp_path)), {})
-    with serving(cluster(GPU_NODE, state="DEAD")) as address, pytest.raises(UserError, match="no node has all"):
-        check_engine(load_settings(settings_of(address, tmp_path)), {})
 
 
 def test_a_missing_extra_is_told_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

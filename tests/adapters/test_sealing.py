@@ -13,8 +13,8 @@ from verl_e2e.adapters.files.run_folder import public_keys, read_seal
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import MANIFEST_FILE, SIGNATURE_FILE, Manifest
+from verl_e2e.core.pulls.job_order import RECORDER_KEY_VARIABLE
 from verl_e2e_runner.folder.recorder import (
-    RECORDER_KEY_VARIABLE,
     key_file,
     public_half,
     recorder_key,

@@ -56,6 +56,7 @@ from verl_e2e.core.model.record import (
     Word,
     is_sealed,
 )
+from verl_e2e.core.pulls.job_order import RECORDER_KEY_VARIABLE
 from verl_e2e.core.text.redact import Redactor, redactor, secrets_in
 from verl_e2e_runner.process.cage import is_folder_below, read_below
 from verl_e2e_runner.process.processes import Ended
@@ -306,7 +307,6 @@ def _flush_to_disk(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-RECORDER_KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
 _KEY_BYTES = 32
 # What the cells of a rehearsal left.
 _CELL_RECORDS = (f"{BASE_RECORDS}/", f"{HEAD_RECORDS}/")

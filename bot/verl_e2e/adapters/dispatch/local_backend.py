@@ -35,7 +35,6 @@ from verl_e2e.adapters.dispatch.order_folder import (
     EXIT_CODE,
     ORDER_VARIABLE,
     RECORDER_KEY,
-    RECORDER_KEY_VARIABLE,
     RUN_FOLDER,
     RUNNER_LOG,
     Caps,
@@ -49,7 +48,7 @@ from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import ONE_RUN, Capacity, Needs
 from verl_e2e.core.model.record import EVENTS_FILE
-from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
+from verl_e2e.core.pulls.job_order import RECORDER_KEY_VARIABLE, TOKEN_VARIABLE
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.ports import Clock, DispatchError, Progress
 

@@ -116,13 +116,6 @@ class Caps:
 CAPS = Caps()
 
 
-def _over(what: str) -> BackendError:
-    return BackendError(
-        f"the run folder holds {what}, so nothing was copied; look at it on the host of the run, and run the job again",
-        final=True,
-    )
-
-
 def copy_folder(source: Path, into: Path, caps: Caps = CAPS, *, within: int | None = None) -> bool:
     """Copy the regular files below `source` to the new folder `into`; false when there are none.
 
@@ -136,17 +129,37 @@ def copy_folder(source: Path, into: Path, caps: Caps = CAPS, *, within: int | No
     arriving = into.with_name(f".{into.name}.arriving-{os.getpid()}")
     shutil.rmtree(arriving, ignore_errors=True)
     arriving.mkdir(parents=True)
-    left = caps.total_bytes
+    left, count = caps.total_bytes, 0
+
+    def over(what: str) -> BackendError:
+        fix = "so nothing was copied; look at it on the host of the run, and run the job again"
+        return BackendError(f"the run folder holds {what}, {fix}", final=True)
+
     try:
-        for name, descriptor in _regular_files(source, caps, within):
-            target = arriving / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with os.fdopen(descriptor, "rb") as read, target.open("xb") as written:
-                while block := read.read(_CHUNK):
-                    left -= len(block)
-                    if left < 0:
-                        raise _over(f"more than {caps.total_bytes:,} bytes")
-                    written.write(block)
+        # `fwalk` opens every folder by itself, so that none is a link.
+        for root, folders, names, opened in os.fwalk(source, follow_symlinks=False, dir_fd=within):
+            folder = Path(root).relative_to(source)
+            if len(folder.parts) > caps.depth:
+                raise over(f"a path longer or deeper than allowed: {folder.as_posix()[:60]!r}")
+            folders.sort()
+            for name in sorted(names):
+                if not S_ISREG(os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode):
+                    continue
+                count += 1
+                if count > caps.files:
+                    raise over(f"more than {caps.files:,} files")
+                path = (folder / name).as_posix()
+                if len(path) > caps.name_chars or path.count("/") >= caps.depth:
+                    raise over(f"a path longer or deeper than allowed: {path[:60]!r}")
+                target = arriving / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                # It may have become a link or a pipe since it was listed.
+                with os.fdopen(open_regular(opened, name), "rb") as read, target.open("xb") as written:
+                    while block := read.read(_CHUNK):
+                        left -= len(block)
+                        if left < 0:
+                            raise over(f"more than {caps.total_bytes:,} bytes")
+                        written.write(block)
         if not any(arriving.iterdir()):
             return False
         arriving.rename(into)
@@ -155,29 +168,7 @@ def copy_folder(source: Path, into: Path, caps: Caps = CAPS, *, within: int | No
         shutil.rmtree(arriving, ignore_errors=True)
 
 
-def _regular_files(source: Path, caps: Caps, within: int | None) -> Iterator[tuple[str, int]]:
-    """The name and an open descriptor of each file; `fwalk` opens every folder by itself, so that none is a link."""
-    count = 0
-    for root, folders, names, descriptor in os.fwalk(source, follow_symlinks=False, dir_fd=within):
-        folder = Path(root).relative_to(source)
-        if len(folder.parts) > caps.depth:
-            raise _over(f"a path longer or deeper than allowed: {folder.as_posix()[:60]!r}")
-        folders.sort()
-        for name in sorted(names):
-            if not S_ISREG(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
-                continue
-            count += 1
-            if count > caps.files:
-                raise _over(f"more than {caps.files:,} files")
-            path = (folder / name).as_posix()
-            if len(path) > caps.name_chars or path.count("/") >= caps.depth:
-                raise _over(f"a path longer or deeper than allowed: {path[:60]!r}")
-            # It may have become a link or a pipe since it was listed.
-            yield path, open_regular(descriptor, name)
-
-
 ORDER_VARIABLE = "VERL_E2E_ORDER"
-RECORDER_KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
 RECORDER_KEY = "recorder.key"
 # The public half of the key by which a recorder signs run folders, below the back end's root.
 PUBLIC_KEYS = f"{RECORDER_KEY}.pub"

@@ -5,7 +5,7 @@ the claim of the order does. Nothing here imports Ray; `ray_client` asks it.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +16,6 @@ from verl_e2e.adapters.dispatch.order_folder import (
     CAPS,
     ORDER_VARIABLE,
     RECORDER_KEY,
-    RECORDER_KEY_VARIABLE,
     RUNNER_LOG,
     Caps,
     OpenLog,
@@ -36,9 +35,8 @@ from verl_e2e.adapters.dispatch.shared_disk import (
 )
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.jobs import REHEARSAL_CORES, REHEARSAL_MEMORY_GIB
-from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.model.outcome import EngineEnd
-from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
+from verl_e2e.core.pulls.job_order import RECORDER_KEY_VARIABLE, TOKEN_VARIABLE
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.ports import BackendError, Clock
 
@@ -195,40 +193,16 @@ def runtime_env(run: Run, settings: RaySettings) -> dict[str, Any]:
 
 def resources(run: Run, settings: RaySettings) -> dict[str, Any]:
     """What a run asks of one node, in the words of Ray's `submit_job`."""
-    if run.rehearsal is None:
-        return resources_of(ordered_job(run).required_of_host, settings)
-    asked = {"entrypoint_num_cpus": REHEARSAL_CORES, "entrypoint_memory": REHEARSAL_MEMORY_GIB << 30}
-    return asked | ({"entrypoint_resources": dict(settings.resources)} if settings.resources else {})
-
-
-def resources_of(needs: Needs, settings: RaySettings) -> dict[str, Any]:
-    """What a job that needs so much asks of one node, in the words of Ray's `submit_job`."""
-    asked = {
-        # Ray takes a part of one GPU, and whole GPUs where there are several.
-        "entrypoint_num_gpus": needs.gpu_share if needs.gpu_count == 1 else needs.gpu_count,
-        "entrypoint_num_cpus": needs.cores,
-        "entrypoint_memory": int(needs.memory_gib * 2**30),
+    needs = ordered_job(run).required_of_host if run.rehearsal is None else None
+    asked: dict[str, Any] = {
+        "entrypoint_num_cpus": needs.cores if needs else REHEARSAL_CORES,
+        "entrypoint_memory": int((needs.memory_gib if needs else REHEARSAL_MEMORY_GIB) * 2**30),
         "entrypoint_resources": dict(settings.resources),
     }
+    if needs:
+        # Ray takes a part of one GPU, and whole GPUs where there are several.
+        asked["entrypoint_num_gpus"] = needs.gpu_share if needs.gpu_count == 1 else needs.gpu_count
     return {name: value for name, value in asked.items() if value}
-
-
-def no_place(asked: Mapping[str, Any], nodes: Sequence[Mapping[str, float]]) -> str:
-    """Why no node can ever take a job that asks for this, in words; empty where one can."""
-    names = {"entrypoint_num_gpus": "GPU", "entrypoint_num_cpus": "CPU", "entrypoint_memory": "memory"}
-    needed = {names[name]: float(amount) for name, amount in asked.items() if name in names}
-    needed |= asked.get("entrypoint_resources", {})
-    if any(all(node.get(name, 0.0) >= amount for name, amount in needed.items()) for node in nodes):
-        return ""
-    most = {name: max((node.get(name, 0.0) for node in nodes), default=0.0) for name in needed}
-
-    def shown(name: str, amount: float) -> str:
-        return f"{amount / 2**30:.0f} GiB of memory" if name == "memory" else f"{amount:g} {name}"
-
-    rows = [
-        f"{shown(name, amount)} (the most of one node: {shown(name, most[name])})" for name, amount in needed.items()
-    ]
-    return f"no node has all that a job with one GPU asks for: {', '.join(rows)}"
 
 
 class RayBackend(ClusterBackend):

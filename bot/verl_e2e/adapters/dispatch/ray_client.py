@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from http import HTTPStatus
 from typing import Any, TypeVar
 
 import requests
@@ -35,13 +34,6 @@ class _Client(JobSubmissionClient):  # type: ignore[misc]  # Ray is an extra, so
         answer: requests.Response = super()._do_request(method, endpoint, **{"timeout": self._time_s, **options})
         return answer
 
-    def get(self, endpoint: str) -> Any:
-        """What an address of the dashboard answers."""
-        answer = self._do_request("GET", endpoint)
-        if answer.status_code != HTTPStatus.OK:
-            self._raise_error(answer)
-        return answer.json()
-
     def _raise_error(self, r: requests.Response) -> None:
         # A proxy whose cluster is just starting knows no job either: only Ray itself can say that there is none.
         if r.status_code == _NOT_FOUND:
@@ -67,14 +59,6 @@ class RayClient:
     def check(self) -> str:
         """The version of the cluster's Ray; BackendError where the server cannot be asked."""
         return str(self._ask(lambda client: client._server_ray_version))
-
-    def nodes(self) -> tuple[Mapping[str, float], ...]:
-        """What each node has in all, by Ray's names of resources."""
-        return self._ask(_living_nodes)
-
-    def grows(self) -> bool:
-        """Whether an autoscaler may add nodes."""
-        return self._ask(_has_autoscaler)
 
     def submit(self, name: str, entrypoint: str, **options: Any) -> None:
         """Submit a job under a name; RefusedError where the server does not take it."""
@@ -135,6 +119,12 @@ def _first_line(error: Exception) -> str:
 
 def _read(details: Any) -> RayJob:
     """A job from Ray's own description of it."""
+
+    def instant(milliseconds: int | None) -> datetime | None:
+        if not milliseconds or not math.isfinite(milliseconds):
+            return None
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
     return RayJob(
         state=str(getattr(details.status, "value", details.status)),
         error=str(details.error_type or ""),
@@ -142,26 +132,6 @@ def _read(details: Any) -> RayJob:
         # Ray before 2.9 does not tell it.
         exit_code=getattr(details, "driver_exit_code", None),
         key=(details.metadata or {}).get(KEY_OF_RUN, ""),
-        submitted=_time(details.start_time),
-        ended=_time(details.end_time),
+        submitted=instant(details.start_time),
+        ended=instant(details.end_time),
     )
-
-
-def _living_nodes(client: _Client) -> tuple[Mapping[str, float], ...]:
-    try:
-        nodes = client.get("/api/v0/nodes?limit=10000")["data"]["result"]["result"]
-        return tuple(dict(node["resources_total"]) for node in nodes if node["state"] == "ALIVE")
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"its list of nodes has no {error}") from error
-
-
-def _has_autoscaler(client: _Client) -> bool:
-    answer = client.get("/api/cluster_status")
-    status = answer.get("data") if isinstance(answer, dict) else None
-    return isinstance(status, dict) and bool(status.get("clusterStatus") or status.get("autoscalingStatus"))
-
-
-def _time(milliseconds: int | None) -> datetime | None:
-    if not milliseconds or not math.isfinite(milliseconds):
-        return None
-    return datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -20,7 +20,6 @@ from verl_e2e.adapters.dispatch.order_folder import (
     EXIT_CODE,
     ORDER_VARIABLE,
     RECORDER_KEY,
-    RECORDER_KEY_VARIABLE,
     RUNNER_LOG,
     Caps,
     OpenLog,
@@ -42,7 +41,7 @@ from verl_e2e.adapters.dispatch.shared_disk import (
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.jobs import REHEARSAL_CORES, Isolation, Job
 from verl_e2e.core.model.outcome import EngineEnd
-from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, minutes_of
+from verl_e2e.core.pulls.job_order import RECORDER_KEY_VARIABLE, TOKEN_VARIABLE, minutes_of
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.ray_nodes import LOST_FILE, STOP_FILE, end_script, node_script
 from verl_e2e.ports import BackendError, Clock, Progress

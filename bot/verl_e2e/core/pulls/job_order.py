@@ -31,6 +31,8 @@ _RUNS = 3
 
 # Names a file on the host of a job: the token for fetching its repositories.
 TOKEN_VARIABLE = "VERL_E2E_FETCH_TOKEN_FILE"
+# Names the file of the key by which the recorder on that host signs run folders.
+RECORDER_KEY_VARIABLE = "VERL_E2E_RECORDER_KEY"
 
 # Next to a job's file on the machine that runs it: what the run must return.
 NONCE_FILE = "order-nonce"
