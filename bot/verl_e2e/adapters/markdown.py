@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -23,6 +22,7 @@ _NOT_SAID = "blockquote|q|code|kbd|samp|tt|pre|del|s|strike|details|summary|tabl
 # A comment, the start of one that this piece of HTML does not end, or a tag of the above.
 _HTML = re.compile(rf"<!--(?:-?>|.*?--!?>)|(<!--)|<(/?)({_NOT_SAID})(?=[\s/>])", re.IGNORECASE | re.DOTALL)
 _COMMENT_END = re.compile(r"--!?>")
+_PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
 def command_lines(body: str) -> tuple[CommandLine, ...]:
@@ -36,12 +36,7 @@ def command_lines(body: str) -> tuple[CommandLine, ...]:
     if PREFIX not in body.lower() or len(body) > MAX_COMMENT:
         return ()
     text = body.replace("\r\n", "\n").replace("\r", "\n")
-    return tuple(_lines(_parser().parse(text), text.split("\n")))
-
-
-@cache
-def _parser() -> MarkdownIt:
-    return MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    return tuple(_lines(_PARSER.parse(text), text.split("\n")))
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -59,7 +60,9 @@ def answer_for(clone: Clone, allowed: Collection[WantedCommit]) -> Callable[[Any
             case ("commits", tuple(rows)) if all(row in known for row in rows):
                 clone.bring_commits([known[row] for row in rows])
                 return None
-            case ("contents", tuple(ids)) if len(ids) <= _MAX_CONTENTS and all(map(_is_id, ids)):
+            case ("contents", tuple(ids)) if len(ids) <= _MAX_CONTENTS and all(
+                isinstance(object_id, str) and _ID.fullmatch(object_id) for object_id in ids
+            ):
                 return tuple(clone.bring_contents(ids))
             case ("renew", int(generation)):
                 clone.renew(generation)
@@ -68,10 +71,6 @@ def answer_for(clone: Clone, allowed: Collection[WantedCommit]) -> Callable[[Any
                 raise ValueError("a child process asked for what it may not have")
 
     return answer
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
 _T = TypeVar("_T")
@@ -128,19 +127,19 @@ class Mirrors:
         if not _NAME.fullmatch(repository) or repository.endswith(("/.", "/..")):
             raise ForgeError(f"{repository!r} is not a repository: write owner/name")
         with self._lock:
-            if repository not in self._clones:
-                self._clones[repository] = self._new(repository)
-            return self._clones[repository]
-
-    def _new(self, repository: str) -> Clone:
-        parts = urlsplit(self._web_url)
-        host = f"{parts.hostname}{f'_{parts.port}' if parts.port else ''}"
-        # GitHub takes names in any case for the same repository.
-        place = self._folder / "mirrors" / host / f"{repository.lower()}.git"
-        if self._ask is not None:
-            return AskingClone(place, self._bounds, self._ask)
-        url = f"{self._web_url}/{repository}.git"
-        return Clone(place, self._bounds, url=url, token=lambda: self._token(repository), environ=self._environ)
+            if repository in self._clones:
+                return self._clones[repository]
+            parts = urlsplit(self._web_url)
+            host = f"{parts.hostname}{f'_{parts.port}' if parts.port else ''}"
+            # GitHub takes names in any case for the same repository.
+            place = self._folder / "mirrors" / host / f"{repository.lower()}.git"
+            if self._ask is not None:
+                clone: Clone = AskingClone(place, self._bounds, self._ask)
+            else:
+                url, token = f"{self._web_url}/{repository}.git", partial(self._token, repository)
+                clone = Clone(place, self._bounds, url=url, token=token, environ=self._environ)
+            self._clones[repository] = clone
+            return clone
 
 
 class MirrorTrees:
@@ -193,7 +192,14 @@ class MirrorTrees:
     def read_objects(self, ids: Collection[str]) -> Mapping[str, bytes | None]:
         """Contents by id, fetched in one go where they are not here; None for what cannot be had."""
         sizes = self._reading(lambda repository: self._sizes(repository, ids))
-        found = self._reading(lambda repository: _whole(repository.read_sized(sizes)))
+
+        def whole(repository: GitRepository) -> Mapping[str, bytes | None]:
+            found = repository.read_sized(sizes)
+            if None in found.values():
+                raise DamagedError("a content that is here cannot be read")
+            return found
+
+        found = self._reading(whole)
         return {object_id: found.get(object_id) for object_id in ids}
 
     def _sizes(self, repository: GitRepository, ids: Collection[str]) -> Mapping[str, int]:
@@ -250,13 +256,6 @@ def _merging(left: Mapping[str, str], base: Mapping[str, str], head: Mapping[str
             found.update(side[path] for path in side if path not in left)
     new = [path for path in base if path not in left and head.get(path, base[path]) != base[path]]
     return frozenset(found.union(tree[path] for tree in (base, head) for path in new))
-
-
-def _whole(found: Mapping[str, bytes | None]) -> Mapping[str, bytes | None]:
-    """What was read of contents that are here; DamagedError when one of them is not."""
-    if None in found.values():
-        raise DamagedError("a content that is here cannot be read")
-    return found
 
 
 def _wanted(target: Target) -> tuple[WantedCommit, ...]:

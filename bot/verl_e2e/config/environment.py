@@ -3,7 +3,7 @@
 The environment is an argument; only entry points read the environment of the process. No message contains a secret.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -75,41 +75,47 @@ def secrets(model: type[EnvironmentSettings]) -> tuple[str, ...]:
     return tuple(name for name, field in variables(model).items() if not field.repr)
 
 
-def settings_table(model: type[EnvironmentSettings]) -> str:
-    """The variables as a Markdown table, required variables first."""
-    rows = ["| variable | default | meaning |", "|---|---|---|"]
-    for name, field in sorted(variables(model).items(), key=lambda item: not item[1].is_required()):
-        assert isinstance(field.json_schema_extra, dict)
-        rows.append(f"| `{name}` | {field.json_schema_extra['shown']} | {field.description} |")
-    return "\n".join(rows) + "\n"
-
-
 def read_settings(model: type[_Model], environ: Mapping[str, str], known: Collection[str] = ()) -> _Model:
     """The settings of an environment; raises ConfigError with one line for each variable that is missing or wrong.
 
     `known` are other variables that may be set.
     """
-    problems = [*_misspelt(environ, {*variables(model), *_files(model).values(), *known})]
+    files = {name: f"{name}_FILE" for name in secrets(model)} if model.secrets_in_files else {}
+    names = {*variables(model), *files.values(), *known}
+    # Without these a misspelt setting, which nothing reads, would go unnoticed.
+    problems = [
+        Problem(_SOURCE, 0, name, "there is no such variable", suggest(name, names))
+        for name in sorted(set(environ) - names - _READ_ELSEWHERE)
+        if name.startswith(_PREFIXES) and likely(name, names)
+    ]
     texts: dict[str, str] = {}
     for name in variables(model):
         try:
-            text = _text_of(name, _files(model), environ)
+            text = _text_of(name, files, environ)
         except UnfitError as error:
             problems.append(Problem(_SOURCE, 0, name, error.what, error.fix))
         else:
             texts |= {name: text} if text else {}
+    reported = {problem.key for problem in problems}
     try:
         settings = model.model_validate(texts)
     except ValidationError as error:
-        reported = {problem.key for problem in problems}
-        problems += [problem for problem in _problems(error, model, environ) if problem.key not in reported]
+        for detail in error.errors(include_url=False, include_input=False):
+            place = str(detail["loc"][0])
+            # For an unfit default, pydantic names the field and not its variable.
+            name = str(model.model_fields[place].alias) if place in model.model_fields else place
+            if detail["type"] == "missing":
+                what = "it is empty" if name in environ else "it is not set"
+                fix = model.fix_of_missing + (f", here or in a file that {files[name]} names" if name in files else "")
+            else:
+                unfit = detail["ctx"]["error"]
+                assert isinstance(unfit, UnfitError)
+                what, fix = unfit.what, unfit.fix
+            if name not in reported:
+                problems.append(Problem(_SOURCE, 0, name, what, fix))
     if problems:
         raise ConfigError(problems)
     return settings
-
-
-def _files(model: type[EnvironmentSettings]) -> dict[str, str]:
-    return {name: f"{name}_FILE" for name in secrets(model)} if model.secrets_in_files else {}
 
 
 def _text_of(name: str, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
@@ -123,28 +129,3 @@ def _text_of(name: str, files: Mapping[str, str], environ: Mapping[str, str]) ->
         return Path(file).read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
         raise UnfitError(f"{files[name]} {file}: {error.strerror}", "name a file that verl-e2e can read") from None
-
-
-def _problems(
-    error: ValidationError, model: type[EnvironmentSettings], environ: Mapping[str, str]
-) -> Iterator[Problem]:
-    files = _files(model)
-    for detail in error.errors(include_url=False, include_input=False):
-        place = str(detail["loc"][0])
-        # For an unfit default, pydantic names the field and not its variable.
-        name = str(model.model_fields[place].alias) if place in model.model_fields else place
-        if detail["type"] == "missing":
-            what = "it is empty" if name in environ else "it is not set"
-            fix = model.fix_of_missing + (f", here or in a file that {files[name]} names" if name in files else "")
-        else:
-            unfit = detail["ctx"]["error"]
-            assert isinstance(unfit, UnfitError)
-            what, fix = unfit.what, unfit.fix
-        yield Problem(_SOURCE, 0, name, what, fix)
-
-
-def _misspelt(environ: Mapping[str, str], known: Collection[str]) -> Iterator[Problem]:
-    """Problems with misspelt variables: without them, a setting that nothing reads would go unnoticed."""
-    for name in sorted(set(environ) - {*known} - _READ_ELSEWHERE):
-        if name.startswith(_PREFIXES) and likely(name, known):
-            yield Problem(_SOURCE, 0, name, "there is no such variable", suggest(name, known))

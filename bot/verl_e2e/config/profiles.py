@@ -29,7 +29,15 @@ def load_profile(
     if unused:
         fix = suggest(unused[0], used) if used else "remove it: this profile takes no values"
         raise ConfigError([Problem(source, 0, "", f"this profile does not use the value ${{{unused[0]}}}", fix)])
-    return validate(_filled(document, {**(defaults or {}), **values}), SiteProfile)
+    filled = {**(defaults or {}), **values}
+    missing = [
+        Problem(source, document.line_of(path), dotted_key(path), f"${{{name}}} has no value", f"add --set {name}=...")
+        for path, name in _placeholders(document.value, ())
+        if name not in filled
+    ]
+    if missing:
+        raise ConfigError(missing)
+    return validate(YamlDocument(source, _replaced(document.value, filled), document.lines), SiteProfile)
 
 
 def checked_for_slots(site: SiteProfile, slots: int) -> SiteProfile:
@@ -71,23 +79,6 @@ def _placeholders(value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:
     if not isinstance(value, str):
         return []
     return [(path, match["name"]) for match in _PLACEHOLDER.finditer(value) if not match["literal"]]
-
-
-def _filled(document: YamlDocument, values: Mapping[str, str]) -> YamlDocument:
-    missing = [
-        Problem(
-            document.source,
-            document.line_of(path),
-            dotted_key(path),
-            f"${{{name}}} has no value",
-            f"add --set {name}=...",
-        )
-        for path, name in _placeholders(document.value, ())
-        if name not in values
-    ]
-    if missing:
-        raise ConfigError(missing)
-    return YamlDocument(document.source, _replaced(document.value, values), document.lines)
 
 
 def _replaced(value: Any, values: Mapping[str, str]) -> Any:

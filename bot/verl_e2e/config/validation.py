@@ -78,30 +78,46 @@ def load_yaml(text: str | bytes, source: str, *, packaged: bool = False) -> Yaml
 
     `packaged` says that the file comes with the program and is known to have no mistakes: it is read faster.
     """
+
+    def mistake(line: int, what: str, fix: str = "") -> ConfigError:
+        return ConfigError([Problem(source, line, "", what, fix)])
+
     if len(text) > MOST_CONFIG_BYTES:
-        raise ConfigError([Problem(source, 0, "", f"{len(text)} bytes are too many; the limit is {MOST_CONFIG_BYTES}")])
-    reader = _Reader(source)
+        raise mistake(0, f"{len(text)} bytes are too many; the limit is {MOST_CONFIG_BYTES}")
     try:
-        node = _composed(_decoded(text, source), source, packaged=packaged)
-        value = reader.read(node, ()) if node is not None else None
+        text = text.decode("utf-8") if isinstance(text, bytes) else text
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise mistake(line, "a byte that is not UTF-8", "save the file as UTF-8") from None
+    reader = _Reader(source)
+    line = 0
+    try:
+        if packaged and yaml.__with_libyaml__:
+            node = yaml.compose(text, Loader=_fast_loader())
+        else:
+            loader = _Loader(text)
+            try:
+                node = loader.get_single_node()
+            finally:
+                line = loader.line + 1
     except yaml.MarkedYAMLError as error:
         mark, what = error.problem_mark or error.context_mark, error.problem or error.context
-        raise ConfigError([Problem(source, mark.line + 1 if mark else 0, "", f"not valid YAML: {what}")]) from None
+        raise mistake(mark.line + 1 if mark else 0, f"not valid YAML: {what}") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        fix = "leave the character out, or write it as an escape"
+        raise mistake(line, f"not valid YAML: {error.reason}", fix) from None
     except yaml.YAMLError as error:
-        raise ConfigError([Problem(source, 0, "", f"not valid YAML: {' '.join(str(error).split())}")]) from None
+        raise mistake(0, f"not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise mistake(line, "nested too deeply", "use fewer levels") from None
+    except (ValueError, OverflowError):
+        what = "not valid YAML: the number of an escape or a directive is too large"
+        raise mistake(line, what, "write the character itself") from None
+    value = reader.read(node, ()) if node is not None else None
     if reader.problems:
         raise ConfigError(reader.problems)
     return YamlDocument(source, value, reader.lines)
-
-
-def _decoded(text: str | bytes, source: str) -> str:
-    if isinstance(text, str):
-        return text
-    try:
-        return text.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = text[: error.start].count(b"\n") + 1
-        raise ConfigError([Problem(source, line, "", "a byte that is not UTF-8", "save the file as UTF-8")]) from None
 
 
 class _NoAliases(yaml.composer.Composer):
@@ -122,37 +138,15 @@ class _Loader(_NoAliases, yaml.SafeLoader):
     """PyYAML's safe loader without aliases."""
 
 
-def _composed(text: str, source: str, *, packaged: bool) -> yaml.Node | None:
-    if not (packaged and yaml.__with_libyaml__):
-        return _composed_with_care(text, source)
-
-    class _FastLoader(_NoAliases, yaml.cyaml.CSafeLoader):
+def _fast_loader() -> Any:
+    class FastLoader(_NoAliases, yaml.cyaml.CSafeLoader):
         """The same by libyaml, an eighth of the time; of mistakes it says less, and it takes some tabs."""
 
         def __init__(self, stream: str) -> None:
             yaml.cyaml.CSafeLoader.__init__(self, stream)
             yaml.composer.Composer.__init__(self)
 
-    return yaml.compose(text, Loader=_FastLoader)
-
-
-def _composed_with_care(text: str, source: str) -> yaml.Node | None:
-    line = 0
-    try:
-        loader = _Loader(text)
-        try:
-            node: yaml.Node | None = loader.get_single_node()
-            return node
-        finally:
-            line = loader.line + 1
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        what, fix = f"not valid YAML: {error.reason}", "leave the character out, or write it as an escape"
-    except RecursionError:
-        what, fix = "nested too deeply", "use fewer levels"
-    except (ValueError, OverflowError):
-        what, fix = "not valid YAML: the number of an escape or a directive is too large", "write the character itself"
-    raise ConfigError([Problem(source, line, "", what, fix)])
+    return FastLoader
 
 
 class _Reader:
@@ -338,25 +332,16 @@ def _names(model: type[BaseModel]) -> tuple[str, ...]:
 def _keys_at(model: type[BaseModel], path: Iterable[str | int]) -> tuple[str, ...]:
     """The keys of the model below a path, to suggest one for an unknown key."""
     here: Any = model
-    for part in path:
-        here = _step(_without_wrappers(here), part)
-    here = _without_wrappers(here)
+    for part in (*path, None):
+        # The type inside `Annotated` and `| None`.
+        while (origin := typing.get_origin(here)) in {typing.Annotated, typing.Union, types.UnionType}:
+            inner = typing.get_args(here)
+            here = inner[0] if origin is typing.Annotated else next(arg for arg in inner if arg is not type(None))
+        if part is None:
+            break
+        if isinstance(here, type) and issubclass(here, BaseModel):
+            here = {field.alias or name: field.annotation for name, field in here.model_fields.items()}.get(str(part))
+        else:
+            arguments = typing.get_args(here)
+            here = arguments[0 if isinstance(part, int) else -1] if arguments else None
     return _names(here) if isinstance(here, type) and issubclass(here, BaseModel) else ()
-
-
-def _step(annotation: Any, part: str | int) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        fields = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
-        return fields.get(str(part))
-    arguments = typing.get_args(annotation)
-    return arguments[0 if isinstance(part, int) else -1] if arguments else None
-
-
-def _without_wrappers(annotation: Any) -> Any:
-    """The type inside `Annotated` and `| None`."""
-    origin = typing.get_origin(annotation)
-    if origin is typing.Annotated:
-        return _without_wrappers(typing.get_args(annotation)[0])
-    if origin in {typing.Union, types.UnionType}:
-        return _without_wrappers(next(arg for arg in typing.get_args(annotation) if arg is not type(None)))
-    return annotation

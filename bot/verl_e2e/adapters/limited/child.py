@@ -69,19 +69,16 @@ def _last_message(work: Callable[[], object], ask: _Asked, limits: WorkLimits) -
     except LimitError as error:
         return message(MessageKind.LIMIT, (error.what, error.limit))
     except Exception as error:
-        return message(*_failure(error, ask))
+        text = f"{error}"[:_SHOWN]
+        if error is ask.error:
+            return message(MessageKind.ASKED, "")
+        if isinstance(error, UserError):
+            return message(MessageKind.REFUSED, text)
+        where = traceback.format_exc(limit=-5)[-_SHOWN:]
+        return message(MessageKind.FAILED, (f"{type(error).__name__}: {text}", where))
     if len(answer) > limits.message_bytes:
         return message(MessageKind.LIMIT, ("its answer", f"{limits.message_bytes >> 20} MiB"))
     return answer
-
-
-def _failure(error: Exception, ask: _Asked) -> tuple[MessageKind, object]:
-    if error is ask.error:
-        return MessageKind.ASKED, ""
-    text = f"{error}"[:_SHOWN]
-    if isinstance(error, UserError):
-        return MessageKind.REFUSED, text
-    return MessageKind.FAILED, (f"{type(error).__name__}: {text}", traceback.format_exc(limit=-5)[-_SHOWN:])
 
 
 def _bind(limits: WorkLimits) -> None:

@@ -50,32 +50,27 @@ class LimitedProcesses:
         work could not go on without it.
         """
         with self._turns:
-            child = self._take()
+            with self._lock:
+                child = None
+                while self._idle and child is None:
+                    child = self._idle.popleft()
+                    if not child.alive():
+                        child.end()
+                        child = None
+            child = child or _Child(self._entry)
             try:
                 return child.work(name, argument, limits, answer)
             finally:
                 child.end()
-                self._prepare()
+                with self._lock:
+                    if not self._closed and len(self._idle) < self._at_once:
+                        self._idle.append(_Child(self._entry))
 
     def close(self) -> None:
         """End the children that wait for work."""
         with self._lock:
             self._closed = True
             _end_all(self._idle)
-
-    def _take(self) -> "_Child":
-        with self._lock:
-            while self._idle:
-                child = self._idle.popleft()
-                if child.alive():
-                    return child
-                child.end()
-        return _Child(self._entry)
-
-    def _prepare(self) -> None:
-        with self._lock:
-            if not self._closed and len(self._idle) < self._at_once:
-                self._idle.append(_Child(self._entry))
 
 
 def _end_all(idle: "deque[_Child]") -> None:
@@ -106,8 +101,14 @@ class _Child:
         return self._process.poll() is None
 
     def work(self, name: str, argument: object, limits: WorkLimits, answer: AnswerQuestion) -> Any:
-        self._expect_ready()
-        left_s, failure = limits.wall_s, None
+        try:
+            ready, _ = self._receive(_START_S, 1024)
+        except (EOFError, OSError):
+            ready = MessageKind.FAILED
+        if ready is not MessageKind.READY:
+            raise StepError("a child process did not start; see that memory and processes are left")
+        left_s = limits.wall_s
+        failure: Exception | None = None
         try:
             self._pipe.send_bytes(dumps((name, argument, limits)))
             while True:
@@ -115,10 +116,25 @@ class _Child:
                 kind, value = self._receive(left_s, limits.message_bytes)
                 left_s -= time.monotonic() - started
                 if kind is not MessageKind.QUESTION:
-                    return _outcome(kind, value, failure)
+                    break
                 # What the parent does has limits of its own, and does not count.
-                reply, failure = _reply(answer, value)
+                try:
+                    reply, failure = dumps((True, answer(value))), None
+                except Exception as error:
+                    reply, failure = dumps((False, error)), error
                 self._pipe.send_bytes(reply)
+            match kind:
+                case MessageKind.VALUE:
+                    return value
+                case MessageKind.LIMIT:
+                    raise LimitError(str(value[0]), str(value[1]))
+                case MessageKind.ASKED if failure is not None:
+                    raise failure
+                case MessageKind.REFUSED:
+                    raise StepRefusedError(str(value))
+                case _:
+                    text, where = value if isinstance(value, tuple) else (value, "")
+                    raise StepError(str(text), str(where))
         except (EOFError, OSError, ValueError, TypeError, pickle.UnpicklingError) as error:
             raise self._death(limits, error) from None
 
@@ -128,16 +144,12 @@ class _Child:
         self._pipe.close()
         self._process.wait()
 
-    def _expect_ready(self) -> None:
-        try:
-            kind, _ = self._receive(_START_S, 1024)
-        except (EOFError, OSError):
-            kind = MessageKind.FAILED
-        if kind is not MessageKind.READY:
-            raise StepError("a child process did not start; see that memory and processes are left")
-
     def _receive(self, within_s: float, most_bytes: int) -> tuple[MessageKind, Any]:
-        timer = threading.Timer(max(within_s, 0.0), self._expire)
+        def expire() -> None:
+            self._expired = True
+            self._kill()
+
+        timer = threading.Timer(max(within_s, 0.0), expire)
         timer.daemon = True
         timer.start()
         try:
@@ -145,10 +157,6 @@ class _Child:
             return MessageKind(kind), value
         finally:
             timer.cancel()
-
-    def _expire(self) -> None:
-        self._expired = True
-        self._kill()
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
@@ -166,27 +174,3 @@ class _Child:
         if code < 0:
             return LimitError("what it needs", f"what a process may take (signal {-code})")
         return StepError(f"a child process ended with {code} and no answer")
-
-
-def _reply(answer: AnswerQuestion, question: object) -> tuple[bytes, Exception | None]:
-    """The answer to a question of the child's, and the error that it was, if any."""
-    try:
-        return dumps((True, answer(question))), None
-    except Exception as error:
-        return dumps((False, error)), error
-
-
-def _outcome(kind: MessageKind, value: Any, failure: Exception | None) -> Any:
-    """The value that the child came to; raises what it failed with."""
-    match kind:
-        case MessageKind.VALUE:
-            return value
-        case MessageKind.LIMIT:
-            raise LimitError(str(value[0]), str(value[1]))
-        case MessageKind.ASKED if failure is not None:
-            raise failure
-        case MessageKind.REFUSED:
-            raise StepRefusedError(str(value))
-        case _:
-            text, where = value if isinstance(value, tuple) else (value, "")
-            raise StepError(str(text), str(where))

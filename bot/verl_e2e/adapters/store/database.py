@@ -25,7 +25,7 @@ from sqlalchemy.exc import (
     NoSuchModuleError,
     SQLAlchemyError,
 )
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from verl_e2e.core.model.errors import UserError
 
@@ -351,7 +351,10 @@ class Store:
 
 def open_store(url: str) -> Store:
     """Open the database of a URL, and make its tables where it has none. Raises StoreError."""
-    shown = _without_password(url)
+    try:
+        shown = sa.make_url(url).set(query={}).render_as_string(hide_password=True)
+    except ArgumentError:
+        shown = "(not a URL)"
     try:
         engine = _engine(sa.make_url(url))
         try:
@@ -400,27 +403,23 @@ def _engine(url: sa.URL) -> sa.Engine:
     return engine
 
 
-def _is_busy(error: BaseException) -> bool:
-    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
-
-
 def _set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver would begin transactions late, and so upgrade locks
     # Heeded in a new file only.
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL").close()
-    _change_to_wal(connection)
-    for pragma in (
-        f"wal_autocheckpoint={_LOG_PAGES}",
-        f"busy_timeout={BUSY_S * 1000}",
-        "foreign_keys=ON",
+    # The first process that opens a new file changes it; SQLite does not wait for another that changes it too.
+    for attempt in Retrying(
+        retry=retry_if_exception(
+            lambda error: isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+        ),
+        wait=wait_fixed(0.05),
+        stop=stop_after_delay(BUSY_S),
+        reraise=True,
     ):
+        with attempt:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+    for pragma in (f"wal_autocheckpoint={_LOG_PAGES}", f"busy_timeout={BUSY_S * 1000}", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
-
-
-@retry(retry=retry_if_exception(_is_busy), wait=wait_fixed(0.05), stop=stop_after_delay(BUSY_S), reraise=True)
-def _change_to_wal(connection: Any) -> None:
-    """The first process that opens a new file changes it; SQLite does not wait for another that changes it too."""
-    connection.execute("PRAGMA journal_mode=WAL").close()
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
@@ -452,13 +451,6 @@ def _make_tables(engine: sa.Engine, shown: str) -> None:
     if have != SCHEMA_VERSION:
         what = f"its tables are of version {have}, and this verl-e2e has version {SCHEMA_VERSION}"
         raise StoreError(f"DATABASE_URL {shown}: {what}; name an empty database, or start the verl-e2e that made it")
-
-
-def _without_password(url: str) -> str:
-    try:
-        return sa.make_url(url).set(query={}).render_as_string(hide_password=True)
-    except ArgumentError:
-        return "(not a URL)"
 
 
 def _first_line(error: BaseException) -> str:

@@ -110,20 +110,16 @@ def _ask(store: Store, connection: sa.Connection, wanted: Collection[str], now: 
     fresh |= {"problem": "", "owner": ""}
     # In one order, so that two transactions never wait for each other.
     rows = [{"target": target, **fresh} for target in sorted(set(wanted))]
-    put = store.insert(targets).on_conflict_do_update(index_elements=[targets.c.target], set_=_asked(at, touch=touch))
-    connection.execute(put, rows)
-
-
-def _asked(at: str, *, touch: bool) -> dict[str, Any]:
-    """What asking once more changes in a row that is there."""
+    # What asking once more changes in a row that is there. News are a reason to look at once at what was put off.
     waits = targets.c.asked > targets.c.done
-    changed: dict[str, Any] = {"asked": targets.c.asked + 1}
+    first = sa.and_(waits, targets.c.since < at) if touch else waits
+    changed: dict[str, Any] = {"asked": targets.c.asked + 1, "since": sa.case((first, targets.c.since), else_=at)}
     if touch:
-        # News are a reason to look at once at what was put off.
-        since = sa.case((sa.and_(waits, targets.c.since < at), targets.c.since), else_=at)
-        return changed | {"since": since, "due": at, "touched": at, "attempts": 0}
-    since = sa.case((waits, targets.c.since), else_=at)
-    return changed | {"since": since, "due": sa.case((waits, targets.c.due), else_=at)}
+        changed |= {"due": at, "touched": at, "attempts": 0}
+    else:
+        changed["due"] = sa.case((waits, targets.c.due), else_=at)
+    put = store.insert(targets).on_conflict_do_update(index_elements=[targets.c.target], set_=changed)
+    connection.execute(put, rows)
 
 
 class SqlWorklist:
@@ -227,8 +223,15 @@ class SqlOutbox:
         }
         new = self._store.insert(outbox).values(row).on_conflict_do_nothing().returning(outbox.c.seq)
         with self._store.write() as connection:
-            if not message.person and _used_up(connection, message, now):
-                return False
+            if message.person:
+                return connection.scalar(new) is not None
+            for most, with_first, span in OTHERS_BUDGET:
+                recent = sa.select(outbox.c.reader, sa.func.count().label("messages")).group_by(outbox.c.reader)
+                recent = recent.where(outbox.c.lane == message.lane, outbox.c.created > instant(now - span))
+                sent = {row.reader: row.messages for row in connection.execute(recent)}
+                is_first = bool(message.to) and message.to.lower() not in sent
+                if sum(sent.values()) >= (with_first if is_first else most):
+                    return False
             return connection.scalar(new) is not None
 
     def holds(self, repository: str, subject: str) -> bool:
@@ -259,17 +262,6 @@ class SqlOutbox:
             connection.execute(sa.update(outbox).where(*which).values({**values, "owner": ""}))
 
 
-def _used_up(connection: sa.Connection, message: Posting, now: datetime) -> bool:
-    for most, with_first, span in OTHERS_BUDGET:
-        recent = sa.select(outbox.c.reader, sa.func.count().label("messages")).group_by(outbox.c.reader)
-        recent = recent.where(outbox.c.lane == message.lane, outbox.c.created > instant(now - span))
-        sent = {row.reader: row.messages for row in connection.execute(recent)}
-        is_first = bool(message.to) and message.to.lower() not in sent
-        if sum(sent.values()) >= (with_first if is_first else most):
-            return True
-    return False
-
-
 class SqlFigures:
     """Counts what waits, from an index or from the rows that wait. Safe to use from several threads."""
 
@@ -287,26 +279,23 @@ class SqlFigures:
         due_targets = sa.and_(targets.c.asked > targets.c.done, targets.c.due <= at)
         due_messages = sa.and_(outbox.c.state == "waiting", outbox.c.due <= at)
         refused = sa.select(sa.func.count()).select_from(deliveries).where(deliveries.c.state == "refused")
+        found = sa.select(self._state.label("state"), runs.c.created).where(IS_OPEN).subquery()
+        counted = sa.select(found.c.state, sa.func.count(), sa.func.min(found.c.created)).group_by(found.c.state)
         with self._store.read() as connection:
+            rows = {RunState(state): (count, oldest) for state, count, oldest in connection.execute(counted)}
+            open_states = [state for state in RunState if not state.final]
             return SharedFigures(
                 deliveries=_waiting(connection, deliveries.c.received, deliveries.c.state == "waiting", now),
                 targets=_waiting(connection, targets.c.since, due_targets, now),
                 messages=_waiting(connection, outbox.c.created, due_messages, now),
                 deliveries_refused=connection.scalar(refused) or 0,
-                runs=self._runs(connection, now),
+                runs={state: _aged(*rows.get(state, (0, None)), now) for state in open_states},
             )
 
     def answers(self) -> bool:
         """True; an error when the database does not answer."""
         with self._store.read() as connection:
             return connection.scalar(sa.select(sa.literal(1))) == 1
-
-    def _runs(self, connection: sa.Connection, now: datetime) -> dict[RunState, Waiting]:
-        found = sa.select(self._state.label("state"), runs.c.created).where(IS_OPEN).subquery()
-        counted = sa.select(found.c.state, sa.func.count(), sa.func.min(found.c.created)).group_by(found.c.state)
-        rows = {RunState(state): (count, oldest) for state, count, oldest in connection.execute(counted)}
-        open_states = (state for state in RunState if not state.final)
-        return {state: _aged(*rows.get(state, (0, None)), now) for state in open_states}
 
 
 def _waiting(connection: sa.Connection, since: sa.Column[str], which: sa.ColumnElement[bool], now: datetime) -> Waiting:
@@ -330,12 +319,21 @@ class Retention:
     def remove(self, before: datetime) -> bool:
         """Remove some; whether more is left."""
         at = instant(before)
+        # The newest target of each repository stays: what is newer than it was missed.
+        newest: dict[str, tuple[int, str]] = {}
+        with self._store.read() as connection:
+            for target in connection.scalars(sa.select(targets.c.target)):
+                repository, mark, number = target.partition("#")
+                if mark and number.isdigit():
+                    newest[repository] = max(newest.get(repository, (0, "")), (int(number), target))
+        kept = [target for _, target in newest.values()]
+        table = targets.c
+        looked_at = (table.finished < at, table.finished != "", table.asked <= table.done, table.target.not_in(kept))
         counts = [
             self._delete(deliveries, deliveries.c.seq, deliveries.c.received < at, deliveries.c.state != "waiting"),
             self._delete(outbox, outbox.c.seq, outbox.c.created < at, outbox.c.state != "waiting"),
-            self._delete(targets, targets.c.target, targets.c.finished < at, targets.c.asked <= targets.c.done,
-                         targets.c.finished != "", targets.c.target.not_in(self._newest())),
-        ]  # fmt: skip
+            self._delete(targets, table.target, *looked_at),
+        ]
         if any(counts):
             self._store.shrink(_PAGES)
         return max(*counts, 0) >= _ROWS or self._remove_folders(before) >= _FOLDERS
@@ -344,16 +342,6 @@ class Retention:
         old = sa.select(key).where(*conditions).limit(_ROWS)
         with self._store.write(lasting=False) as connection:
             return connection.execute(sa.delete(table).where(key.in_(old))).rowcount
-
-    def _newest(self) -> Collection[str]:
-        """The newest target of each repository: what is newer than it was missed."""
-        newest: dict[str, tuple[int, str]] = {}
-        with self._store.read() as connection:
-            for target in connection.scalars(sa.select(targets.c.target)):
-                repository, mark, number = target.partition("#")
-                if mark and number.isdigit():
-                    newest[repository] = max(newest.get(repository, (0, "")), (int(number), target))
-        return tuple(target for _, target in newest.values())
 
     def _remove_folders(self, before: datetime) -> int:
         """Run folders whose run is over; what they proved is in the ledger."""
