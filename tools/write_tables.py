@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from verl_e2e.core.log.literals import LITERALS
-from verl_e2e.core.model.access import DEFAULT_GRANTS, Capability, Grant
-from verl_e2e.core.model.settings import Axis, Takes, Value
+from verl_e2e.core.model.access import DEFAULT_GRANTS, Capability
+from verl_e2e.core.model.settings import Axis, Takes
 from verl_e2e.core.model.space import EXCLUSIONS, IMPLICATIONS, MASKS, Refused, Trait
-from verl_e2e.core.pulls.commands import PREFIX, TABLE, Verb
+from verl_e2e.core.pulls.commands import PREFIX, TABLE
 from verl_e2e.core.report.command_text import option_rows
 from verl_e2e.core.triage.rules import TriageRule
 from verl_e2e.core.triage.table import NOISE, RULES
@@ -33,7 +33,10 @@ def grep_patterns() -> str:
 
 def render_reference() -> str:
     """The table of `docs/commands.md`: every command with an example, and the options."""
-    blocks = [_block(item) for item in TABLE]
+    blocks = [
+        f"## `{PREFIX} {item.usage}`\n\n{item.help} Needs the capability `{item.needs}`.\n\n    {item.example}"
+        for item in TABLE
+    ]
     options = ["## Options", "", "| option | what it does |", "|---|---|", *option_rows()]
     return "\n\n".join([*blocks, "\n".join(options)]) + "\n"
 
@@ -45,24 +48,29 @@ def render_capabilities() -> str:
         verbs = ", ".join(
             f"`{item.shown.partition(' ')[0] or item.name}`" for item in TABLE if item.needs is capability
         )
-        rows.append(f"| `{capability}` | {verbs} | {_who(DEFAULT_GRANTS[capability])} |")
+        grant = DEFAULT_GRANTS[capability]
+        ways = [f"the role {role} or a higher one" for role in grant.roles]
+        ways += [f"the role {role}" for role in grant.custom_roles]
+        ways += ["the author of the pull request"] * grant.author
+        rows.append(f"| `{capability}` | {verbs} | {'anyone' if grant.anyone else ', '.join(ways)} |")
     return "\n".join(rows) + "\n"
-
-
-def _who(grant: Grant) -> str:
-    ways = [f"the role {role} or a higher one" for role in grant.roles]
-    ways += [f"the role {role}" for role in grant.custom_roles]
-    ways += ["the author of the pull request"] * grant.author
-    return "anyone" if grant.anyone else ", ".join(ways)
-
-
-def _block(verb: Verb) -> str:
-    return f"## `{PREFIX} {verb.usage}`\n\n{verb.help} Needs the capability `{verb.needs}`.\n\n    {verb.example}"
 
 
 def runbook(rules: Sequence[TriageRule]) -> str:
     """Markdown: a heading with the rule's id as its anchor, what it means, what to do, and a real example."""
-    return "\n".join(_section(rule) for rule in rules)
+    sections = []
+    for rule in rules:
+        stage = f"`{rule.stage}`" if rule.stage is not None else "where the frames say, else where the run stood"
+        undecided = f" {_UNDECIDED}" if rule.undecided else ""
+        steps = "".join(f"{number}. {step}\n" for number, step in enumerate(rule.steps, 1))
+        sections.append(
+            f"### {rule.id}\n\n"
+            f"{rule.cause[0].upper()}{rule.cause[1:]}. {rule.outcome}; stage: {stage}.{undecided}\n\n"
+            f"What to do: {rule.fix}\n\n"
+            + (f"{steps}\n" if steps else "")
+            + "```text\n{}\n```\n\nFrom {}.\n".format(rule.example.strip("\n"), rule.source)
+        )
+    return "\n".join(sections)
 
 
 def noise_table() -> str:
@@ -71,23 +79,12 @@ def noise_table() -> str:
     return "\n".join(["| name | example | from |", "| --- | --- | --- |", *rows]) + "\n"
 
 
-def _section(rule: TriageRule) -> str:
-    stage = f"`{rule.stage}`" if rule.stage is not None else "where the frames say, else where the run stood"
-    undecided = f" {_UNDECIDED}" if rule.undecided else ""
-    steps = "".join(f"{number}. {step}\n" for number, step in enumerate(rule.steps, 1))
-    example = rule.example.strip("\n")
-    return (
-        f"### {rule.id}\n\n"
-        f"{rule.cause[0].upper()}{rule.cause[1:]}. {rule.outcome}; stage: {stage}.{undecided}\n\n"
-        f"What to do: {rule.fix}\n\n"
-        + (f"{steps}\n" if steps else "")
-        + f"```text\n{example}\n```\n\nFrom {rule.source}.\n"
-    )
-
-
 def axes_table() -> str:
     """Each axis with its values and what it is in verl."""
-    rows = ((str(axis), _values(axis), _shown(axis.default), _in_verl(axis)) for axis in Axis)
+    rows = []
+    for axis in Axis:
+        default = ("off", "on")[axis.default] if isinstance(axis.default, bool) else str(axis.default)
+        rows.append((str(axis), _values(axis), default, _in_verl(axis)))
     return _table(("axis", "values", "without it", "in verl"), rows)
 
 
@@ -137,16 +134,8 @@ def _in_verl(axis: Axis) -> str:
     keys = (override.lstrip("+").partition("=")[0] for override in setting.overrides)
     # One of the roles stands for all.
     named = dict.fromkeys(key.removeprefix("critic.").removeprefix("actor_rollout_ref.") for key in keys)
-    own = [f"`{name}`" for name in (*setting.wrapper, *dict.fromkeys(_without_role(key) for key in named))]
-    return ", ".join(own) or axis.row.elsewhere
-
-
-def _without_role(key: str) -> str:
-    return key.removeprefix("actor.").removeprefix("ref.")
-
-
-def _shown(value: Value) -> str:
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+    plain = dict.fromkeys(key.removeprefix("actor.").removeprefix("ref.") for key in named)
+    return ", ".join(f"`{name}`" for name in (*setting.wrapper, *plain)) or axis.row.elsewhere
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
