@@ -30,12 +30,14 @@ def test_each_table_has_a_head_and_a_row_for_each_item(table: str, rows: int) ->
     ("table", "row"),
     (
         (axes_table(), "| tensor | a size | 1 | `COMMON_TP`, `INFER_TP` |"),
-        (axes_table(), "| weight syncs | a size | 2 | one before training and one after each step |"),
+        (axes_table(), "| save and resume | on, off | off | `SAVE_FREQ`,"),
         (axes_table(), "| adapter | lora, canonical_lora, dora, vlm_lora, none | lora | `model.lora.type` |"),
-        (axes_table(), "| precision | bf16, fp16, fp32 | bf16 | `megatron.dtype`, `rollout.dtype` |"),
         (implications_table(), "| virtual pipeline of 2 or more | pipeline of 2 or more | Megatron-LM:"),
         (implications_table(), "| expert of 2 or more | a model with `moe` | Megatron-LM:"),
-        (exclusions_table(), "| precision fp32 | refused | verl trains in bfloat16 or float16 only | verl:"),
+        (
+            exclusions_table(),
+            "| adapter none with adapter merge | without effect | without an adapter nothing reads it | verl:",
+        ),
         (masks_table(), "| save and resume | data of 2 or more, overlap | with one seed for all samples"),
     ),
 )
