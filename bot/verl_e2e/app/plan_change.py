@@ -22,7 +22,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import classify
 from verl_e2e.core.plan.contract import Finding, check_contract
 from verl_e2e.core.plan.explain import Explanation, explanations, with_maps, with_must_run
-from verl_e2e.core.plan.lint import lint_defects, lint_jobs, lint_policy, registered
+from verl_e2e.core.plan.lint import lint_defects, lint_jobs, lint_policy
 from verl_e2e.core.plan.measured_jobs import Measured
 from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
@@ -34,7 +34,7 @@ from verl_e2e.core.reach.diff import FileDifference, compare, symbols_of
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import USES_VERSION, Uses, uses_of
 from verl_e2e.core.reach.other_paths import TreeNames, changed_requirements, is_among, same_build, stand_ins
-from verl_e2e.core.reach.program import SUMMARY_VERSION, ModuleView, Program, Summary, module_name
+from verl_e2e.core.reach.program import SUMMARY_VERSION, Program, Summary, module_name
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.users import taken_elsewhere
 from verl_e2e.core.reach.walk import Entry, Reach
@@ -311,13 +311,7 @@ class Planner:
         symbols = {path: tuple(view.symbols) if view else () for path, view in views.items()}
         contents = self.repository.read_objects([tree.files[path] for path in symbols])
         words = {word.decode("ascii") for text in contents.values() for word in _WORD.findall(text or b"")}
-        converters = [
-            converter
-            for path, view in views.items()
-            if view is not None
-            for converter in registered(path, contents.get(tree.files[path]) or b"", _imported(view, tree.program))
-        ]
-        return (*of_defects, *lint_policy(policy, paths, symbols, words, converters))
+        return (*of_defects, *lint_policy(policy, paths, symbols, words))
 
     def tree(self, revision: str, policy: Policy) -> _Tree:
         """One tree with all that is reached in it, from memory where it was followed before."""
@@ -486,12 +480,6 @@ def _merged_later(planned: Plan, notes: tuple[str, ...] = ()) -> Plan:
     """The plan of a head whose base has other sources by now, of which a rehearsal of the head alone says nothing."""
     reasons = tuple(replace(reason, at_import=False) for reason in planned.reasons)
     return replace(planned, reasons=reasons, incomplete=(*notes, *planned.incomplete))
-
-
-def _imported(view: ModuleView, program: Program) -> frozenset[str]:
-    """The files of the program that a module imports from."""
-    targets = (view.target(item) for items in view.by_scope.values() for item in items)
-    return frozenset(program.paths[target] for target in targets if target in program.paths)
 
 
 def _set_aside(path: str, policy: Policy) -> bool:

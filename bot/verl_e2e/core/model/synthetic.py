@@ -172,13 +172,6 @@ class Recipe(DescribedDocument):
     def __hash__(self) -> int:
         return hash((self.model_type, self.architecture, self.seed))
 
-    @property
-    def known_as(self) -> str:
-        """The entry of `architectures` in the model's configuration, by which Bridge finds its class for it."""
-        if self.published is None:
-            return self.architecture
-        return (self.published.outer or self.published).architecture
-
 
 class Synthetic(Recipe):
     """The recipe of a job's synthetic model."""

@@ -1,6 +1,5 @@
 """Where a policy does not fit a tree: rules without effect, files without a rule, files that verl does not have."""
 
-import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -10,62 +9,9 @@ from verl_e2e.core.model.document import PathPatterns
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.known_defects import MOST_DAYS, Validity
 from verl_e2e.core.plan.outline import JobOutline
-from verl_e2e.core.plan.policy import Feature, Policy, SymbolRule
-from verl_e2e.core.reach.program import parse
+from verl_e2e.core.plan.policy import Feature, Policy
 
 Symbols = Mapping[str, Collection[str]]
-REGISTER = "register_bridge"
-
-
-@dataclass(frozen=True, slots=True)
-class Converter:
-    """A class of Bridge that is registered for models of one architecture."""
-
-    # The entry of `architectures` in the model's configuration.
-    architecture: str
-    # The class, and the file that it lies in.
-    name: str
-    path: str
-    # Files that its file imports from.
-    uses: frozenset[str] = frozenset()
-
-
-def registered(path: str, text: bytes, uses: frozenset[str] = frozenset()) -> Iterator[Converter]:
-    """The classes that a file registers, by a decorator or by a call; none of a file that Python does not parse."""
-    if REGISTER.encode() not in text:
-        return
-    module = parse(text)
-    if isinstance(module, str):
-        return
-    texts = dict(_constants(module))
-    for node in ast.walk(module):
-        calls: list[ast.expr] = []
-        if isinstance(node, ast.ClassDef):
-            name, calls = node.name, node.decorator_list
-        elif isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Name):
-            name, calls = node.args[0].id, [node.func]
-        for call in calls:
-            source = _source(call)
-            if source is not None:
-                yield Converter(texts.get(source, source), name, path, uses)
-
-
-def _source(call: ast.expr) -> str | None:
-    """What a call of the registration names as `source`: a text, or the name of a class or of a text."""
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != REGISTER:
-        return None
-    given = next((keyword.value for keyword in call.keywords if keyword.arg == "source"), None)
-    if isinstance(given, ast.Name):
-        return given.id
-    return given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else None
-
-
-def _constants(module: ast.Module) -> Iterator[tuple[str, str]]:
-    """The variables of a module that hold a text, and that text."""
-    for statement in module.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
-            value, targets = statement.value.value, statement.targets
-            yield from ((name.id, value) for name in targets if isinstance(name, ast.Name) and isinstance(value, str))
 
 
 def lint_policy(
@@ -73,12 +19,11 @@ def lint_policy(
     paths: Collection[str],
     symbols: Symbols,
     words: Collection[str],
-    converters: Collection[Converter] = (),
 ) -> tuple[str, ...]:
     """One sentence for each finding.
 
     `paths` are all files of the tree, `symbols` the symbols of each source file that is looked into, `words` the
-    identifiers of those files, `converters` the classes of Bridge that they register.
+    identifiers of those files.
     """
     return (
         *lint_alone(policy),
@@ -86,7 +31,6 @@ def lint_policy(
         *_missing_tests(policy, paths),
         *_idle_symbol_rules(policy, symbols, words),
         *_nameless_families(policy, symbols),
-        *_models_of_others(policy, converters),
         *_unjudged(policy, paths, symbols),
     )
 
@@ -107,20 +51,19 @@ def lint_alone(policy: Policy) -> tuple[str, ...]:
 
 def lint_quarantine(policy: Policy, today: date) -> tuple["ToFix", ...]:
     """Entries of `quarantine:` that do not count on a day, and why."""
-    return tuple(_uncounted_entries(policy, today))
-
-
-def _uncounted_entries(policy: Policy, today: date) -> Iterator["ToFix"]:
+    found: list[ToFix] = []
     for entry in policy.quarantine:
         what = f"{policy.source}: quarantine of {entry.cause_id} until {entry.until.isoformat()}"
         match entry.counts(today):
             case Validity.EXPIRED:
-                yield ToFix(f"{what} has expired and no longer counts", f"remove it, see {entry.link}")
+                found.append(ToFix(f"{what} has expired and no longer counts", f"remove it, see {entry.link}"))
             case Validity.TOO_FAR:
                 fix = f"give a day until {(today + timedelta(days=MOST_DAYS)).isoformat()}"
-                yield ToFix(f"{what} does not count yet, for its last day is more than {MOST_DAYS} days away", fix)
+                far = f"{what} does not count yet, for its last day is more than {MOST_DAYS} days away"
+                found.append(ToFix(far, fix))
             case Validity.YES:
                 continue
+    return tuple(found)
 
 
 def lint_defects(policy: Policy, objects: Mapping[str, str], today: date) -> tuple["ToFix", ...]:
@@ -168,33 +111,6 @@ def _nameless_families(policy: Policy, symbols: Symbols) -> Iterator[str]:
             shown = ", ".join(sorted(classes)[:3])
             what = f"none of its classes ({shown}) bears its name, so no run shows it"
             yield f"{policy.source}: family {family.name}: {what}"
-
-
-def _models_of_others(policy: Policy, converters: Collection[Converter]) -> Iterator[str]:
-    """Families whose synthetic model is not the one that their files are about: no run of it shows what changed there.
-
-    The class that converts it may bear the family's name all the same, as Qwen3MoEBridge bears qwen3, and a run would
-    count for both.
-    """
-    for family in policy.families if converters else ():
-        if family.synthetic is None:
-            continue
-        asked = family.synthetic.recipe.known_as
-        where = f"{policy.source}: family {family.name}"
-        found = [converter for converter in converters if converter.architecture == asked]
-        entered = {path for converter in found for path in (converter.path, *converter.uses)}
-        if not found:
-            yield f"{where}: its synthetic model is a {asked}, for which no class of Bridge is registered"
-        elif not any(map(family.paths.match, entered)):
-            others = [other.name for other in policy.families if other.paths.match(found[0].path)]
-            belongs = f", which belongs to family {' and '.join(others)}" if others else ""
-            converts = f"{found[0].name} of {found[0].path} converts{belongs}"
-            yield f"{where}: its synthetic model is a {asked}, which {converts}: its runs show none of its own files"
-        elif family.named is None:
-            apart = (item for item in converters if item.path not in entered and family.paths.match(item.path))
-            for other in {item.path: item for item in apart}.values():
-                what = f"{other.name} of {other.path} converts a {other.architecture}, which no model of the family is"
-                yield f"{where}: {what}: give its files a family of their own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,16 +191,15 @@ def _idle_symbol_rules(policy: Policy, symbols: Symbols, words: Collection[str])
         paths = [path for path in symbols if rule.paths is None or rule.paths.match(path)]
         if not paths:
             yield f"{policy.source}: {rule.name}: its paths meet no source file that is looked into"
-        elif not _names_any(rule, paths, symbols):
+        elif (
+            rule.symbols is not None
+            and rule.through is None
+            and rule.imports is None
+            and not any(rule.symbols.match(name) for path in paths for name in symbols[path])
+        ):
             yield f"{policy.source}: {rule.name}: its symbols meet none below its paths"
         elif rule.words is not None and not any(map(rule.words.match, words)):
             yield f"{policy.source}: {rule.name}: its words stand nowhere in the sources"
-
-
-def _names_any(rule: SymbolRule, paths: list[str], symbols: Symbols) -> bool:
-    if rule.symbols is None or rule.through is not None or rule.imports is not None:
-        return True
-    return any(rule.symbols.match(name) for path in paths for name in symbols[path])
 
 
 def _meets_any(patterns: PathPatterns, paths: Collection[str]) -> bool:
