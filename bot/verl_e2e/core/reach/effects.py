@@ -177,7 +177,10 @@ def effects_of(
         inside = _inside(old, new, difference, both, roots)
         set_aside = aside(new.path) and aside(old.path)
         if inside.effects and set_aside:
-            inside = _import_alone(inside, both, roots)
+            # Those that the imports alone execute count as such.
+            nodes = ((effect, Node(module_name(effect.path, roots) or "", effect.symbol)) for effect in inside.effects)
+            ran = (replace(effect, kind=IMPORT_TIME) for effect, node in nodes if both.runs_at_import(node) and node[1])
+            inside = replace(inside, at_import=(*inside.at_import, *ran))
         counts = both.runs_at_import if set_aside else None
         base = ReachedTree(both.base, both.base_reach, counts)
         trees = base, ReachedTree(both.head, both.head_reach, counts, lambda: both.taken_at_head)
@@ -186,16 +189,6 @@ def effects_of(
         paths[new.path] = inside
         paths.setdefault(old.path, inside)
     return Effects(paths, unread, functions=tuple(functions))
-
-
-def _import_alone(inside: Inside, both: Sides, roots: tuple[str, ...]) -> Inside:
-    """The effects with those that the imports alone execute counted as such."""
-    ran = [
-        replace(effect, kind=IMPORT_TIME)
-        for effect in inside.effects
-        if effect.symbol and both.runs_at_import(Node(module_name(effect.path, roots) or "", effect.symbol))
-    ]
-    return replace(inside, at_import=(*inside.at_import, *ran))
 
 
 def _inside(old: Version, new: Version, difference: FileDifference, both: Sides, roots: tuple[str, ...]) -> Inside:
@@ -208,32 +201,22 @@ def _inside(old: Version, new: Version, difference: FileDifference, both: Sides,
         return Inside((), NO_EFFECT, NO_EFFECT_REASON)
     path = new.path if new.content is not None else old.path
     found = [effect for change in difference.changes if (effect := _effect(path, modules, change, both)) is not None]
-    at_import = tuple(_at_import(path, modules, difference, both))
-    idle = f"{IMPORT_ONLY_REASON}{_shown(difference)}"
-    if found or at_import:
-        return Inside(tuple(found), detail=idle, at_import=at_import)
-    if both.imports(modules):
-        return Inside((), IMPORT_ONLY, idle)
-    return Inside((), UNREACHED, f"verl reaches none of the changed symbols{_shown(difference)}")
-
-
-def _shown(difference: FileDifference) -> str:
-    """The first symbols that differ, in brackets; an import that came or went is none of them."""
-    names = [change.symbol or "module level" for change in difference.changes if change.kind != "imports"]
-    more = ", ..." if len(names) > _SHOWN_SYMBOLS else ""
-    return f" ({', '.join(names[:_SHOWN_SYMBOLS])}{more})" if names else ""
-
-
-def _at_import(
-    path: str, modules: tuple[str | None, str | None], difference: FileDifference, both: Sides
-) -> Iterable[Effect]:
-    """What differs of the code that runs when the file is imported."""
-    if not both.imports(modules):
-        return
-    for change in difference.import_time:
+    imported = both.imports(modules)
+    at_import: list[Effect] = []
+    for change in difference.import_time if imported else ():
         body = _effect(path, modules, replace(change, symbol=BODY), both)
         assert body is not None, "an imported module has a chain"
-        yield replace(body, symbol=change.symbol)
+        at_import.append(replace(body, symbol=change.symbol))
+    # The first symbols that differ; an import that came or went is none of them.
+    names = [change.symbol or "module level" for change in difference.changes if change.kind != "imports"]
+    more = ", ..." if len(names) > _SHOWN_SYMBOLS else ""
+    shown = f" ({', '.join(names[:_SHOWN_SYMBOLS])}{more})" if names else ""
+    idle = f"{IMPORT_ONLY_REASON}{shown}"
+    if found or at_import:
+        return Inside(tuple(found), detail=idle, at_import=tuple(at_import))
+    if imported:
+        return Inside((), IMPORT_ONLY, idle)
+    return Inside((), UNREACHED, f"verl reaches none of the changed symbols{shown}")
 
 
 def _effect(path: str, modules: tuple[str | None, str | None], change: SymbolChange, both: Sides) -> Effect | None:
@@ -248,14 +231,11 @@ def _effect(path: str, modules: tuple[str | None, str | None], change: SymbolCha
     if not chain:
         return None
     sure = all(step.sure for step in chain)
-    via = tuple(map(readable, (*(_step_text(step) for step in chain), str(node))))
+    steps = (
+        f"{step.source}{'' if isinstance(step.source, Entry) else f' {step.how}'}{'' if step.sure else ' (uncertain)'}"
+        for step in chain
+    )
+    via = tuple(map(readable, (*steps, str(node))))
     above = [step.source for step in chain if isinstance(step.source, Node)] + [*reach.callers(node)]
     through = tuple(dict.fromkeys(text.symbol for text in above if text.symbol))
     return Effect(path, change.symbol, change.kind, change.statements, via, sure, through)
-
-
-def _step_text(step: Step) -> str:
-    doubt = "" if step.sure else " (uncertain)"
-    if isinstance(step.source, Entry):
-        return f"{step.source}{doubt}"
-    return f"{step.source} {step.how}{doubt}"

@@ -108,10 +108,16 @@ def _read(path: str, source: bytes) -> _File | None:
         if isinstance(node, ast.Attribute):
             attributes.append((own_name(node.value), node.attr, node.lineno))
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            called = _called(node.value.func)
-            assigned.extend((own_name(target), called) for target in node.targets if own_name(target))
+            # The function called and, for a method, the object that it is called on.
+            func = node.value.func
+            called = {own_name(func), own_name(func.value)} if isinstance(func, ast.Attribute) else {own_name(func)}
+            assigned.extend((own_name(target), frozenset(called)) for target in node.targets if own_name(target))
         elif isinstance(node, ast.Call):
-            attributes.extend(_asked(node))
+            match node:
+                case ast.Call(func=ast.Name(id=asked), args=[owner, ast.Constant(value=str(name)), *_]):
+                    attributes += [(own_name(owner), name, node.lineno)] if asked in _ASKING else []
+                case _:
+                    pass
             if isinstance(node.func, ast.Attribute):
                 methods.append((own_name(node.func.value), _site(path, node, node.func.attr, method=True)))
             elif isinstance(node.func, ast.Name):
@@ -133,22 +139,9 @@ def _imports(path: str, source: bytes, package: str) -> Iterator[Entry]:
             yield Entry(module, None, path, item.line, item.guarded)
 
 
-def _asked(node: ast.Call) -> Iterator[tuple[str, str, int]]:
-    match node:
-        case ast.Call(func=ast.Name(id=asked), args=[owner, ast.Constant(value=str(name)), *_]) if asked in _ASKING:
-            yield own_name(owner), name, node.lineno
-        case _:
-            pass
-
-
 def _site(path: str, node: ast.Call, name: str, *, method: bool) -> CallSite:
     open_ended = any(isinstance(item, ast.Starred) for item in node.args) or any(
         keyword.arg is None for keyword in node.keywords
     )
     keywords = tuple(sorted(keyword.arg for keyword in node.keywords if keyword.arg))
     return CallSite(name, method, len(node.args), keywords, open_ended, path, node.lineno)
-
-
-def _called(node: ast.expr) -> frozenset[str]:
-    """The function called and, for a method, the object that it is called on."""
-    return frozenset({own_name(node), own_name(node.value)} if isinstance(node, ast.Attribute) else {own_name(node)})

@@ -149,7 +149,28 @@ Changed = Mapping[str, ChangedModule]
 
 def nearest_use(module: str, summary: Summary, changed: Changed, program: Program | None) -> Use | None:
     """The nearest use of changed modules in a file, by its dotted name and its summary; None when it uses none."""
-    found = [*_uses_by_import(module, summary, changed, program), *_uses_by_name(summary, changed)]
+    found: list[Use] = []
+    for item in (item for item in summary.imports if not item.typing):
+        target = absolute(module, item.module, item.dots, package=False)
+        whole = target if item.attribute is None else f"{target}.{item.attribute}"
+        if whole in changed:
+            found.append(Use(changed[whole], Distance.MODULE))
+        elif item.attribute is not None and target in changed:
+            found.append(_by_symbol(changed[target], item.attribute))
+        elif item.attribute is not None and program is not None and target in program:
+            meant = program.lookup(target, item.attribute)
+            if meant is not None and meant.node.module in changed:
+                near = _by_symbol(changed[meant.node.module], meant.node.symbol)
+                reexport = Use(near.module, Distance.REEXPORT, item.attribute)
+                found.append(near if near.distance is Distance.SYMBOL else reexport)
+    # Full names in texts, as a test writes them to replace what they stand for.
+    for dotted in summary.texts:
+        parts = dotted.split(".")
+        for end in range(len(parts), 1, -1):
+            known = changed.get(".".join(parts[:end]))
+            if known is not None:
+                found.append(_by_symbol(known, parts[end]) if end < len(parts) else Use(known, Distance.MODULE))
+                break
     return min(found, key=lambda use: (use.rank, use.module.name, use.name), default=None)
 
 
@@ -164,46 +185,12 @@ def use_through(module: str, summary: Summary, between: Mapping[str, Use]) -> Us
     return min(found, key=lambda use: (use.rank, use.name), default=None)
 
 
-def _target(module: str, item: Import) -> str:
-    return absolute(module, item.module, item.dots, package=False)
-
-
 def _imported_modules(module: str, item: Import) -> tuple[str, ...]:
-    target = _target(module, item)
+    target = absolute(module, item.module, item.dots, package=False)
     return (target,) if item.attribute is None else (f"{target}.{item.attribute}", target)
-
-
-def _uses_by_import(module: str, summary: Summary, changed: Changed, program: Program | None) -> Iterator[Use]:
-    for item in (item for item in summary.imports if not item.typing):
-        target = _target(module, item)
-        whole = target if item.attribute is None else f"{target}.{item.attribute}"
-        if whole in changed:
-            yield Use(changed[whole], Distance.MODULE)
-        elif item.attribute is not None and target in changed:
-            yield _by_symbol(changed[target], item.attribute)
-        elif item.attribute is not None and program is not None:
-            yield from _by_reexport(program, target, item.attribute, changed)
 
 
 def _by_symbol(module: ChangedModule, name: str) -> Use:
     if any(symbol.partition(".")[0] == name for symbol in module.symbols):
         return Use(module, Distance.SYMBOL, name)
     return Use(module, Distance.REEXPORT if module.is_package else Distance.MODULE, name)
-
-
-def _by_reexport(program: Program, target: str, name: str, changed: Changed) -> Iterator[Use]:
-    found = program.lookup(target, name) if target in program else None
-    if found is not None and found.node.module in changed:
-        near = _by_symbol(changed[found.node.module], found.node.symbol)
-        yield near if near.distance is Distance.SYMBOL else Use(near.module, Distance.REEXPORT, name)
-
-
-def _uses_by_name(summary: Summary, changed: Changed) -> Iterator[Use]:
-    """Full names in texts, as a test writes them to replace what they stand for."""
-    for dotted in summary.texts:
-        parts = dotted.split(".")
-        for end in range(len(parts), 1, -1):
-            module = changed.get(".".join(parts[:end]))
-            if module is not None:
-                yield _by_symbol(module, parts[end]) if end < len(parts) else Use(module, Distance.MODULE)
-                break

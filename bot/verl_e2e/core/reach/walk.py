@@ -23,6 +23,8 @@ _AT_DEFINITION = "may call where it is defined"
 
 _NO_METHODS: Mapping[str, str] = MappingProxyType({})
 
+_FACTORIES = ("create_", "make_", "build_", "get_")
+
 # How many steps back a symbol still counts as what another one does.
 _NEAR = 3
 
@@ -141,7 +143,9 @@ class Reach:
     def _guess(self, entry: Entry) -> None:
         """An import that this tree cannot serve: whatever has the name elsewhere, else what a factory would make."""
         name = entry.attribute or ""
-        kin = _made_by(name)
+        # The class that a factory function makes, judged by its name.
+        verb = next((verb for verb in _FACTORIES if name.startswith(verb)), None)
+        kin = name[len(verb) :].replace("_", "").lower() if verb else ""
         for view in self._program.all_views():
             for symbol in view.symbols.values():
                 if symbol.name == name:
@@ -155,8 +159,7 @@ class Reach:
 
     def _drain(self) -> None:
         while self._todo or self._later:
-            node = self._todo.popleft() if self._todo else self._later.popleft()
-            self._process(node)
+            self._process(self._todo.popleft() if self._todo else self._later.popleft())
 
     def callers(self, node: Node, depth: int = _NEAR) -> tuple[Node, ...]:
         """The symbols that surely lead to a node in so many steps, whichever way it was reached first."""
@@ -402,30 +405,19 @@ class Reach:
         view = self._program.view(cls.module)
         assert view is not None
         for name, symbol in view.methods.get(cls.symbol, _NO_METHODS).items():
-            self._settle(Node(cls.module, symbol), cls, name, line)
+            method = Node(cls.module, symbol)
+            if name.startswith("__") and name.endswith("__"):
+                self._reach(method, Step(cls, "runs"))
+            elif any(name in self._asked.get(above, ()) for above in line):
+                self._reach(method, Step(cls, "overrides"))
+            elif name in self._called:
+                self._reach(method, Step(self._called[name], "may call", sure=False))
+            elif self._active[cls]:
+                self._reach(method, Step(cls, "may be called by its foreign base", sure=False))
+            else:
+                self._waiting.setdefault(name, []).append(method)
         # A base may call what only another base of the same class has.
         for name in [name for base in line[1:] for name in self._asked.get(base, ())]:
-            method = self._method(cls, name)
-            if method is not None:
-                self._reach(method, Step(cls, "inherits"))
-
-    def _settle(self, method: Node, cls: Node, name: str, line: tuple[Node, ...]) -> None:
-        if name.startswith("__") and name.endswith("__"):
-            self._reach(method, Step(cls, "runs"))
-        elif any(name in self._asked.get(above, ()) for above in line):
-            self._reach(method, Step(cls, "overrides"))
-        elif name in self._called:
-            self._reach(method, Step(self._called[name], "may call", sure=False))
-        elif self._active[cls]:
-            self._reach(method, Step(cls, "may be called by its foreign base", sure=False))
-        else:
-            self._waiting.setdefault(name, []).append(method)
-
-
-_FACTORIES = ("create_", "make_", "build_", "get_")
-
-
-def _made_by(name: str) -> str:
-    """The class that a factory function makes, judged by its name; empty for any other function."""
-    verb = next((verb for verb in _FACTORIES if name.startswith(verb)), None)
-    return name[len(verb) :].replace("_", "").lower() if verb else ""
+            inherited = self._method(cls, name)
+            if inherited is not None:
+                self._reach(inherited, Step(cls, "inherits"))
