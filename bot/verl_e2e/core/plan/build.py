@@ -18,7 +18,7 @@ from verl_e2e.core.model.jobs import (
 )
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS, node_count
-from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, Value, expected_config, expected_of_overrides
+from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, expected_config, expected_of_overrides
 from verl_e2e.core.plan.bridge_tests import runnable
 from verl_e2e.core.plan.code_plan import Lines, read_overrides, without_touched
 from verl_e2e.core.plan.outline import JobOutline, Missing
@@ -66,7 +66,12 @@ def select_patches(patches: Iterable[Patch], digest_of: Callable[[Patch], str | 
         if digest == patch.before:
             chosen.append(patch)
             continue
-        found = _why_not(patch, digest)
+        if digest is None:
+            found = "is not there"
+        elif digest == patch.after:
+            found = "has the change already"
+        else:
+            found = f"has changed since (SHA-256 {digest[:12]}, written for {patch.before[:12]})"
         left_out.append(f"patch {patch.name} does not apply to {patch.repository}: {patch.file} {found}")
     return PatchChoice(tuple(chosen), tuple(left_out))
 
@@ -95,27 +100,40 @@ def build_job(
     fitted = outline.fitted(site.gpu_memory_gib)
     if fitted.problem:
         raise BuildError(f"job {outline.id} is not run: {fitted.problem}")
-    unable = _unable(outline, site, given=checkpoint)
-    if unable:
-        raise BuildError(f"job {outline.id} is not run: {unable}")
+    # What no run on the site gets through; of a checkpoint that takes the place of the plan's nothing is known.
+    of_model = () if checkpoint else outline.model.features or ()
+    if unable := sorted({*of_model, *(feature.name for feature in outline.features)} & {*site.cannot_run}):
+        reasons = "; ".join(f"site profile {site.name} cannot run {name}: {site.cannot_run[name]}" for name in unable)
+        raise BuildError(f"job {outline.id} is not run: {reasons}")
     outline = replace(outline, variant=fitted.variant)
     variant = outline.variant
-    nodes = _nodes(outline, site)
+    if variant.gpu_count > MOST_GPUS and site.gpus_per_node is None:
+        what = f"job {outline.id} is not run: it needs {variant.gpu_count} GPUs, and a host has {MOST_GPUS}"
+        raise BuildError(f"{what}; for a cluster, add `gpus_per_node:` to the site profile {site.name}")
+    nodes = node_count(variant.gpu_count, site.gpus_per_node)
     # A separate environment for the tests has no GPU.
     chosen, beyond = runnable(outline.tests.tests, 0 if site.bridge_python else variant.gpu_count)
     fitting, touched = without_touched(patches.chosen, patches.lines, outline.changed)
     hidden = (*touched, *read_overrides(site.overrides, outline.changed_words))
-    site = _site(outline, site, (*beyond, *outline.tests.left_out, *hidden))
+    # Another script would not know the variables of the wrapper.
+    of_wrapper = outline.script == WRAPPER_SCRIPT
+    left_open = (*site.limitations, *outline.limitations, *beyond, *outline.tests.left_out, *hidden)
+    known = {"wrapper": site.wrapper if of_wrapper else {}, "limitations": tuple(dict.fromkeys(left_open))}
+    site = site.model_copy(update=known)
     wrapper = _wrapper(outline, site, nodes)
     of_features = (item for feature in outline.features for item in feature.overrides)
     # What a level sets is for the wrapper: another script trains in a way of its own.
-    of_level = variant.overrides if outline.script == WRAPPER_SCRIPT else ()
+    of_level = variant.overrides if of_wrapper else ()
     # Each once; the variant's come after the site's, so they win.
     chosen_model = sized(_checkpoint(outline, site, checkpoint), wrapper)
     of_model = chosen_model.synthetic.overrides if chosen_model.synthetic else ()
     common = common_overrides(site, reward_model=reward_model, gpus_of_node=variant.gpu_count // nodes, nodes=nodes)
     given = (*common, *site.overrides, *of_level, *of_features, *of_model)
     overrides = tuple(dict.fromkeys(given))
+    expected = expected_of_overrides(overrides)
+    if of_wrapper:
+        phases = 2 if variant.level is Level.SAVE_RESUME else 1
+        expected = expected_config(wrapper, overrides, phases=phases)
     return Job(
         id=outline.id,
         level=variant.level,
@@ -138,7 +156,7 @@ def build_job(
         chosen_tests=chosen,
         bridge_tests_limit_s=policy.test_choice.seconds,
         require_bridge_checks=require_bridge_checks,
-        expected=_expected(outline, wrapper, overrides),
+        expected={**expected, **outline.active_when},
         features=tuple(
             JobFeature(name=feature.name, active_when=dict(feature.active_when)) for feature in outline.features
         ),
@@ -153,31 +171,6 @@ def build_job(
     )
 
 
-def _unable(outline: JobOutline, site: SiteProfile, *, given: Checkpoint | None) -> str:
-    """Which feature of the job's model no run on the site gets through, and why; empty where it may."""
-    shown = {feature.name for feature in outline.features}
-    # Of a checkpoint that takes the place of the plan's nothing is known.
-    of_model = set() if given else set(outline.model.features or ())
-    found = sorted({*shown, *of_model} & {*site.cannot_run})
-    return "; ".join(f"site profile {site.name} cannot run {name}: {site.cannot_run[name]}" for name in found)
-
-
-def _site(outline: JobOutline, site: SiteProfile, beyond: tuple[str, ...]) -> SiteProfile:
-    """The site without variables that another script would not know, and with what the features leave open."""
-    known = site.wrapper if outline.script == WRAPPER_SCRIPT else {}
-    limitations = tuple(dict.fromkeys((*site.limitations, *outline.limitations, *beyond)))
-    return site.model_copy(update={"wrapper": known, "limitations": limitations})
-
-
-def _nodes(outline: JobOutline, site: SiteProfile) -> int:
-    """Over how many nodes of the site the job is spread; BuildError where no host of it holds the job."""
-    gpu_count = outline.variant.gpu_count
-    if gpu_count > MOST_GPUS and site.gpus_per_node is None:
-        what = f"job {outline.id} is not run: it needs {gpu_count} GPUs, and a host has {MOST_GPUS}"
-        raise BuildError(f"{what}; for a cluster, add `gpus_per_node:` to the site profile {site.name}")
-    return node_count(gpu_count, site.gpus_per_node)
-
-
 def _wrapper(outline: JobOutline, site: SiteProfile, nodes: int) -> dict[str, str]:
     of_features = {name: value for feature in outline.features for name, value in feature.wrapper.items()}
     if outline.script != WRAPPER_SCRIPT:
@@ -187,13 +180,6 @@ def _wrapper(outline: JobOutline, site: SiteProfile, nodes: int) -> dict[str, st
     # Adapters of experts leave merged, whichever level the job is of.
     merged = Axis.ADAPTER_MERGE.in_verl(value=True).wrapper if outline.has_experts else {}
     return {**BASE_WRAPPER, **site.wrapper, **merged, **outline.variant.wrapper, **of_features, **counts}
-
-
-def _expected(outline: JobOutline, wrapper: dict[str, str], overrides: tuple[str, ...]) -> dict[str, Value]:
-    phases = 2 if outline.variant.level is Level.SAVE_RESUME else 1
-    if outline.script == WRAPPER_SCRIPT:
-        return {**expected_config(wrapper, overrides, phases=phases), **outline.active_when}
-    return {**expected_of_overrides(overrides), **outline.active_when}
 
 
 def _checkpoint(outline: JobOutline, site: SiteProfile, given: Checkpoint | None) -> Checkpoint:
@@ -218,11 +204,3 @@ def _data(outline: JobOutline, site: SiteProfile, given: Data | None) -> Data:
 def without_data(site: SiteProfile) -> str:
     """What is wrong with a site for which nothing but jobs with pictures can be built."""
     return f"site profile {site.name} names no task data; add `data:` with train_files and val_files to it"
-
-
-def _why_not(patch: Patch, digest: str | None) -> str:
-    if digest is None:
-        return "is not there"
-    if digest == patch.after:
-        return "has the change already"
-    return f"has changed since (SHA-256 {digest[:12]}, written for {patch.before[:12]})"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.policy import Exemption, Family, Policy, Rule, SymbolRule
 from verl_e2e.core.reach.diff import IMPORT_TIME
-from verl_e2e.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_REASON, Effect, Effects, Inside
+from verl_e2e.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_REASON, Effect, Effects
 
 # How reasons name the statements of a module that belong to no symbol.
 MODULE_LEVEL = "(module level)"
@@ -77,9 +77,13 @@ def classify(path: str, policy: Policy, effects: Effects | None = None) -> Class
         if inside is None or not inside.at_import:
             return Classified(path, exemption, (), ())
         return Classified(path, None, (), (), _held(inside.at_import, policy))
-    if inside is not None:
-        return _judged(path, inside, policy)
-    return Classified(path, None, _rules(path, policy), _families(path, policy))
+    if inside is None:
+        return Classified(path, None, _rules(path, policy), _families(path, policy))
+    asking = _held((*inside.effects, *inside.at_import), policy)
+    if asking:
+        return Classified(path, None, (), _families(path, policy), asking)
+    aside = SetAside(inside.reason or IMPORT_ONLY, inside.detail or IMPORT_ONLY_REASON)
+    return Classified(path, aside, (), (), ())
 
 
 def _rules(path: str, policy: Policy) -> tuple[Rule, ...]:
@@ -88,14 +92,6 @@ def _rules(path: str, policy: Policy) -> tuple[Rule, ...]:
 
 def _families(path: str, policy: Policy) -> tuple[Family, ...]:
     return tuple(family for family in policy.families if family.paths.match(path))
-
-
-def _judged(path: str, inside: Inside, policy: Policy) -> Classified:
-    asking = _held((*inside.effects, *inside.at_import), policy)
-    if asking:
-        return Classified(path, None, (), _families(path, policy), asking)
-    aside = SetAside(inside.reason or IMPORT_ONLY, inside.detail or IMPORT_ONLY_REASON)
-    return Classified(path, aside, (), (), ())
 
 
 def _held(effects: tuple[Effect, ...], policy: Policy) -> tuple[JudgedEffect, ...]:
@@ -114,22 +110,14 @@ def meets(effect: Effect, rule: SymbolRule) -> bool:
         return effect.kind == "imports" and rule.imports is not None and any(map(rule.imports.match, names))
     if (rule.kinds or effect.kind == IMPORT_TIME) and effect.kind not in rule.kinds:
         return False
-    if not _symbol_meets(effect, rule):
-        return False
+    if rule.symbols is not None or rule.through is not None:
+        named = rule.symbols is not None and rule.symbols.match(effect.symbol)
+        if not named and not (rule.through is not None and any(map(rule.through.match, effect.through))):
+            return False
     if rule.words is None and rule.unless is None:
         return True
-    return any(_statement_meets(words, rule) for words in effect.statements)
-
-
-def _symbol_meets(effect: Effect, rule: SymbolRule) -> bool:
-    if rule.symbols is None and rule.through is None:
-        return True
-    if rule.symbols is not None and rule.symbols.match(effect.symbol):
-        return True
-    return rule.through is not None and any(map(rule.through.match, effect.through))
-
-
-def _statement_meets(words: frozenset[str], rule: SymbolRule) -> bool:
-    if rule.unless is not None and any(map(rule.unless.match, words)):
-        return False
-    return rule.words is None or any(map(rule.words.match, words))
+    return any(
+        (rule.unless is None or not any(map(rule.unless.match, words)))
+        and (rule.words is None or any(map(rule.words.match, words)))
+        for words in effect.statements
+    )

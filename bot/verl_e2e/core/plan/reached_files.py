@@ -44,7 +44,16 @@ def read_marks(source: bytes, gpu_marks: Iterable[str]) -> Marks:
     if isinstance(tree, str):
         return Marks(1)
     marks = frozenset(gpu_marks)
-    found = list(_tests(tree.body, on_gpu=_module_mark(tree, marks), marks=marks))
+    on_gpu = False
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="pytestmark")], value=value):
+                each = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+                on_gpu = _asks_for_gpu(each, marks)
+                break
+            case _:
+                pass
+    found = list(_tests(tree.body, on_gpu=on_gpu, marks=marks))
     if not found or not all(found):
         return Marks(len(found))
     processes = (int(count) for count in _PROCESSES.findall(source))
@@ -64,18 +73,6 @@ def _tests(body: list[ast.stmt], *, on_gpu: bool, marks: frozenset[str]) -> Iter
                 yield from _tests([*node.body, *node.orelse], on_gpu=on_gpu, marks=marks)
             case _:
                 pass
-
-
-def _module_mark(tree: ast.Module, marks: frozenset[str]) -> bool:
-    for node in tree.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="pytestmark")], value=ast.List(elts=many) | ast.Tuple(elts=many)):
-                return _asks_for_gpu(many, marks)
-            case ast.Assign(targets=[ast.Name(id="pytestmark")], value=one):
-                return _asks_for_gpu([one], marks)
-            case _:
-                pass
-    return False
 
 
 def _asks_for_gpu(decorators: Iterable[ast.expr], marks: frozenset[str]) -> bool:
