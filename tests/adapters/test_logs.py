@@ -87,7 +87,7 @@ def test_only_a_cut_member_is_truncated(tmp_path: Path, form: str) -> None:
 
 
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match=r"this is a PNG image, not a console log\. Give the console log that"):
+    with pytest.raises(LogError, match=r"this is a binary file, not a console log\. Give the console log that"):
         read(written(tmp_path, "run.log", b"\x89PNG\r\n\x1a\n" + bytes(range(256))))
     with tarfile.open(tmp_path / "logs.tar.gz", "w:gz") as archive:
         archive.add(written(tmp_path, "run.log", TEXT), "run.log")
