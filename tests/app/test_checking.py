@@ -26,10 +26,9 @@ from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Attribution, Result, Stage
-from verl_e2e.core.model.record import PLAN_FILE, Check, Environment, Record
-from verl_e2e.core.model.record import Finding as PreflightFinding
+from verl_e2e.core.model.record import PLAN_FILE, Check, Environment, Finding, Record
 from verl_e2e.core.model.related import Role
-from verl_e2e.core.plan.contract import Finding, Kind
+from verl_e2e.core.plan.contract import ContractFinding, Kind
 from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import plan
 from verl_e2e.core.plan.policy import Policy
@@ -37,7 +36,7 @@ from verl_e2e.core.report.plan_text import PLANNING
 from verl_e2e.core.report.run_card import Card, render_text, result_of, sentence_of
 
 BASE, HEAD, VERL = "a" * 40, "b" * 40, "c" * 40
-NO_GPU = PreflightFinding(check=Check.GPUS, ok=False, summary="no GPU is visible, 1 is needed", fix="run on a GPU host")
+NO_GPU = Finding(check=Check.GPUS, ok=False, summary="no GPU is visible, 1 is needed", fix="run on a GPU host")
 
 
 def _request(**changes: object) -> CheckRequest:
@@ -154,8 +153,8 @@ class _BreakingPlanner:
     def plan(self, base: str, head: str, policy: Policy, asked: Iterable[Level] = ()) -> Planned:
         change = Change(base, head, base, (ChangedPath("src/megatron/bridge/peft/utils.py", PathStatus.MODIFIED),))
         gone = "verl imports it, and the head has it no more"
-        skew = Finding(Kind.SKEW, "a.b", "missing on both sides", "verl/x.py", 1)
-        broken = Finding(Kind.BREAK, "megatron.bridge.peft.utils.create_peft", gone, "verl/utils/peft.py", 28)
+        skew = ContractFinding(Kind.SKEW, "a.b", "missing on both sides", "verl/x.py", 1)
+        broken = ContractFinding(Kind.BREAK, "megatron.bridge.peft.utils.create_peft", gone, "verl/utils/peft.py", 28)
         return Planned(change, plan(change, policy, asked), None, (broken, skew))
 
 
@@ -177,8 +176,8 @@ def test_a_broken_contract_fails_the_bridge_checks_and_starts_nothing(tmp_path: 
     assert result_of(card_of(folders, tmp_path / "out")) is Result.FAIL
 
 
-def _import(attribution: Attribution) -> PreflightFinding:
-    return PreflightFinding(
+def _import(attribution: Attribution) -> Finding:
+    return Finding(
         check=Check.IMPORT_DRIVER,
         ok=False,
         stage=Stage.IMPORT,
@@ -200,7 +199,7 @@ class _OneHost:
 
     def run(self, job: Job, out: Path) -> int:
         self.jobs.append(job)
-        few = PreflightFinding(check=Check.GPUS, ok=False, summary=f"1 GPU is visible, {job.gpu_count} are needed")
+        few = Finding(check=Check.GPUS, ok=False, summary=f"1 GPU is visible, {job.gpu_count} are needed")
         record: Record = make_record()
         facts: LogFacts | None = make_facts()
         if self.broken:

@@ -20,7 +20,7 @@ from verl_e2e.core.model.execution import NO_MAPS, ExecutionMaps, merged_maps
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import classify
-from verl_e2e.core.plan.contract import Finding, check_contract
+from verl_e2e.core.plan.contract import ContractFinding, check_contract
 from verl_e2e.core.plan.explain import Explanation, explanations, with_maps, with_must_run
 from verl_e2e.core.plan.lint import lint_defects, lint_jobs, lint_policy
 from verl_e2e.core.plan.measured_jobs import Measured
@@ -149,7 +149,7 @@ class Planned:
     change: Change
     plan: Plan
     effects: Effects | None
-    contract: tuple[Finding, ...] = ()
+    contract: tuple[ContractFinding, ...] = ()
     reached: ReachedFiles = NOT_KNOWN
 
 

@@ -19,7 +19,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import MOST_MAPS_BYTES, ExecutionMaps, merged_maps
 from verl_e2e.core.model.jobs import Sha
 from verl_e2e.core.model.related import Bands
-from verl_e2e.core.plan.backtest import Case
+from verl_e2e.core.plan.backtest import LabelledPull
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.reach.entries import CallSite, Uses
 from verl_e2e.core.reach.walk import Entry
@@ -194,10 +194,10 @@ def uses_json(uses: Uses, commit: str) -> str:
 
 
 # Unknown keys are notes for people and are ignored.
-_LABELS = TypeAdapter(tuple[Case, ...])
+_LABELS = TypeAdapter(tuple[LabelledPull, ...])
 
 
-def load_labels(text: str | bytes, source: str) -> tuple[Case, ...]:
+def load_labels(text: str | bytes, source: str) -> tuple[LabelledPull, ...]:
     """The labelled pull requests of a JSON list; raises ConfigError that names the entry and the key."""
     try:
         return _LABELS.validate_json(text)

@@ -25,7 +25,7 @@ from verl_e2e.config.maps import load_labels, packaged_uses, read_cell_map, uses
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.plan.backtest import Outcome, Usage, usage
+from verl_e2e.core.plan.backtest import PlannedPull, Usage, usage
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_quarantine
 from verl_e2e.core.plan.plan import Plan
@@ -257,7 +257,7 @@ def policy_file(file: Path) -> Policy:
         raise UserError(f"{file}: {error.strerror}; give a readable policy file") from None
 
 
-def plan_labelled(order: PlanRequest, labels: Path) -> tuple[Outcome, ...]:
+def plan_labelled(order: PlanRequest, labels: Path) -> tuple[PlannedPull, ...]:
     """Plan every labelled change, by the policy file or by the packaged policy."""
     try:
         cases = load_labels(labels.read_bytes(), str(labels))
@@ -270,9 +270,9 @@ def plan_labelled(order: PlanRequest, labels: Path) -> tuple[Outcome, ...]:
         outcomes = []
         for case in cases:
             try:
-                outcomes.append(Outcome(case, planner.plan(case.base, case.head, policy).plan))
+                outcomes.append(PlannedPull(case, planner.plan(case.base, case.head, policy).plan))
             except UnknownRevisionError as error:
-                outcomes.append(Outcome(case, None, str(error)))
+                outcomes.append(PlannedPull(case, None, str(error)))
         return tuple(outcomes)
 
 

@@ -8,8 +8,8 @@ from verl_e2e.config.maps import load_labels
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.backtest import (
-    Case,
-    Outcome,
+    LabelledPull,
+    PlannedPull,
     backtest_json,
     figures,
     render_backtest,
@@ -22,10 +22,10 @@ from verl_e2e.core.plan.plan import plan
 POLICY = packaged_policy()
 
 
-def outcome(path: str, required: set[int], optional: set[int]) -> Outcome:
+def outcome(path: str, required: set[int], optional: set[int]) -> PlannedPull:
     change = Change("a" * 40, "b" * 40, None, (ChangedPath(path, PathStatus.MODIFIED),))
-    case = Case(1, "a" * 40, "b" * 40, frozenset(map(Level, required)), path, frozenset(map(Level, optional)))
-    return Outcome(case, plan(change, POLICY))
+    case = LabelledPull(1, "a" * 40, "b" * 40, frozenset(map(Level, required)), path, frozenset(map(Level, optional)))
+    return PlannedPull(case, plan(change, POLICY))
 
 
 OUTCOMES = (
@@ -58,7 +58,7 @@ def test_every_miss_and_every_waste_is_listed_with_its_reason() -> None:
 
 
 def test_a_case_that_cannot_be_planned_misses_all_it_requires() -> None:
-    lost = Outcome(OUTCOMES[1].case, None, "commit 'x' is not here")
+    lost = PlannedPull(OUTCOMES[1].pull, None, "commit 'x' is not here")
     assert lost.missed == {Level.SMOKE}
     assert "could not be planned: commit 'x' is not here" in render_backtest((lost,))
 

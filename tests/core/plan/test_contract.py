@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from verl_e2e.core.plan.contract import Finding, Kind, check_contract
+from verl_e2e.core.plan.contract import ContractFinding, Kind, check_contract
 from verl_e2e.core.reach.effects import Sides
 from verl_e2e.core.reach.entries import uses_of
 from verl_e2e.core.reach.program import Program, module_name
@@ -33,7 +33,7 @@ def maybe(): pass
 """
 
 
-def findings(new: str, old: str = KIT, changed: str = "src/lib/kit.py") -> tuple[Finding, ...]:
+def findings(new: str, old: str = KIT, changed: str = "src/lib/kit.py") -> tuple[ContractFinding, ...]:
     files: tuple[Mapping[str, str], Mapping[str, str]] = ({"src/lib/kit.py": old}, {"src/lib/kit.py": new})
     uses = uses_of({"app.py": CALLER}, "lib", "here")
     programs = [

@@ -13,7 +13,7 @@ from verl_e2e.core.model.levels import CostBasis, Level
 from verl_e2e.core.model.settings import SettingsCheck
 from verl_e2e.core.model.space import variant_named
 from verl_e2e.core.plan.bridge_tests import Choice
-from verl_e2e.core.plan.contract import Finding, Kind
+from verl_e2e.core.plan.contract import ContractFinding, Kind
 from verl_e2e.core.plan.measured_jobs import NEW, NOT_ENTERED, NotCovered, Place
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.plan import Exempted, NotRequired, Plan, Reason
@@ -204,8 +204,8 @@ def test_what_stands_below_the_levels(given: dict[str, Any], expected: list[str]
     assert text_of(**given) == expected
 
 
-SKEW = Finding(Kind.SKEW, "bridge.f", "missing on both sides", "verl/a.py", 3)
-BREAK = Finding(Kind.BREAK, "bridge.g", "it is gone", "verl/b.py", 4)
+SKEW = ContractFinding(Kind.SKEW, "bridge.f", "missing on both sides", "verl/a.py", 3)
+BREAK = ContractFinding(Kind.BREAK, "bridge.g", "it is gone", "verl/b.py", 4)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,9 @@ BREAK = Finding(Kind.BREAK, "bridge.g", "it is gone", "verl/b.py", 4)
         ),
     ),
 )
-def test_only_what_the_change_broke_is_told_of_the_contract(findings: tuple[Finding, ...], expected: str) -> None:
+def test_only_what_the_change_broke_is_told_of_the_contract(
+    findings: tuple[ContractFinding, ...], expected: str
+) -> None:
     assert render_contract(findings) == expected
 
 

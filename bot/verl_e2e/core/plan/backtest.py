@@ -11,7 +11,7 @@ from verl_e2e.core.plan.plan import Plan, Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class LabelledPull:
     """One labelled pull request. Levels in neither `required` nor `optional` are not wanted."""
 
     pr: int
@@ -23,10 +23,10 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A case and its plan; `problem` is set, and the plan None, where none could be made."""
+class PlannedPull:
+    """A labelled pull request and its plan; `problem` is set, and the plan None, where none could be made."""
 
-    case: Case
+    pull: LabelledPull
     plan: Plan | None
     problem: str = ""
 
@@ -38,12 +38,12 @@ class Outcome:
     @property
     def missed(self) -> frozenset[Level]:
         """Required levels that were not planned."""
-        return self.case.required - self.levels
+        return self.pull.required - self.levels
 
     @property
     def wasted(self) -> frozenset[Level]:
         """Planned levels that are neither required nor optional."""
-        return self.levels - self.case.required - self.case.optional
+        return self.levels - self.pull.required - self.pull.optional
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class Figures:
     gpu_minutes_per_pr: float
 
 
-def figures(outcomes: Sequence[Outcome]) -> Figures:
+def figures(outcomes: Sequence[PlannedPull]) -> Figures:
     """Measure the outcomes; a share of nothing counts as 1."""
-    required = sum(len(outcome.case.required) for outcome in outcomes)
+    required = sum(len(outcome.pull.required) for outcome in outcomes)
     planned = sum(len(outcome.levels) for outcome in outcomes)
     missed = sum(len(outcome.missed) for outcome in outcomes)
     wasted = sum(len(outcome.wasted) for outcome in outcomes)
@@ -89,7 +89,7 @@ def _costs(count: int = 1) -> dict[str, object]:
     return {"gpu_minutes_everything": count * everything_minutes(), "cost_table": table}
 
 
-def backtest_json(outcomes: Sequence[Outcome]) -> dict[str, object]:
+def backtest_json(outcomes: Sequence[PlannedPull]) -> dict[str, object]:
     """The whole backtest as one document."""
     return {
         "schema": 2,
@@ -99,7 +99,7 @@ def backtest_json(outcomes: Sequence[Outcome]) -> dict[str, object]:
     }
 
 
-def render_backtest(outcomes: Sequence[Outcome]) -> str:
+def render_backtest(outcomes: Sequence[PlannedPull]) -> str:
     """The figures, then every miss and every waste with the reasons behind it."""
     measured = figures(outcomes)
     rows = [
@@ -110,7 +110,7 @@ def render_backtest(outcomes: Sequence[Outcome]) -> str:
     for outcome in outcomes:
         if not (outcome.missed or outcome.wasted or outcome.problem):
             continue
-        rows.append(f"#{outcome.case.pr} {outcome.case.title}: planned {_numbers(outcome.levels)}")
+        rows.append(f"#{outcome.pull.pr} {outcome.pull.title}: planned {_numbers(outcome.levels)}")
         if outcome.problem:
             rows.append(f"  could not be planned: {outcome.problem}")
         for level in sorted(outcome.missed):
@@ -173,7 +173,7 @@ def _share(part: int, whole: int) -> float:
     return round(part / whole, 4) if whole else 1.0
 
 
-def _outcome_json(outcome: Outcome) -> dict[str, object]:
+def _outcome_json(outcome: PlannedPull) -> dict[str, object]:
     wasted: list[dict[str, object]] = []
     for level in sorted(outcome.wasted):
         reasons = [
@@ -182,11 +182,11 @@ def _outcome_json(outcome: Outcome) -> dict[str, object]:
         ]
         wasted.append({"level": int(level), "reasons": reasons})
     return {
-        "pr": outcome.case.pr,
-        "title": outcome.case.title,
+        "pr": outcome.pull.pr,
+        "title": outcome.pull.title,
         "levels": _numbers(outcome.levels),
-        "required": _numbers(outcome.case.required),
-        "optional": _numbers(outcome.case.optional),
+        "required": _numbers(outcome.pull.required),
+        "optional": _numbers(outcome.pull.optional),
         "missed": _numbers(outcome.missed),
         "wasted": wasted,
         "features": list(outcome.plan.features) if outcome.plan else [],
@@ -196,7 +196,7 @@ def _outcome_json(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _reasons(outcome: Outcome, level: Level) -> list[Reason]:
+def _reasons(outcome: PlannedPull, level: Level) -> list[Reason]:
     return [reason for reason in outcome.plan.reasons if reason.level is level] if outcome.plan else []
 
 

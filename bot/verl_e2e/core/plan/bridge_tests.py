@@ -180,20 +180,16 @@ def _users(choice: ChoiceOfTests, modules: Iterable[ChangedModule], at_head: Tes
         ranked.append(RankedTest(_chosen(path, why, reason, at_head), rank, named))
     conversions = (item.test for item in ranked if item.test.why is WhyChosen.CONVERSION)
     used = {at_head.uses[chosen.test].module.name for chosen in conversions}
+    # For a module of import or export that no conversion test uses by name: those of the folder of its name.
     for module in (module for name, module in about.items() if name not in used and module.reached):
-        ranked.extend(_siblings(module, choice, at_head))
+        folder = _folder(module.path)
+        same = (path for path in sorted(at_head.present) if _folder(path) == folder)
+        tests = [path for path in same if choice.is_conversion_test(path)]
+        reason = f"a conversion test of {folder}, where {module.name} differs"
+        for path in tests[:_MOST_SIBLINGS]:
+            rank = (False, False, Distance.THROUGH, True, path)
+            ranked.append(RankedTest(_chosen(path, WhyChosen.CONVERSION, reason, at_head), rank))
     return ordered(ranked)
-
-
-def _siblings(module: ChangedModule, choice: ChoiceOfTests, at_head: TestsAtHead) -> Iterable[RankedTest]:
-    """For a module of import or export that no conversion test uses by name: those of the folder of its name."""
-    folder = _folder(module.path)
-    same = (path for path in sorted(at_head.present) if _folder(path) == folder)
-    tests = [path for path in same if choice.is_conversion_test(path)]
-    reason = f"a conversion test of {folder}, where {module.name} differs"
-    for path in tests[:_MOST_SIBLINGS]:
-        rank = (False, False, Distance.THROUGH, True, path)
-        yield RankedTest(_chosen(path, WhyChosen.CONVERSION, reason, at_head), rank)
 
 
 def _stem(path: str) -> str:

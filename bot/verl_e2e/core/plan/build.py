@@ -125,7 +125,13 @@ def build_job(
     # What a level sets is for the wrapper: another script trains in a way of its own.
     of_level = variant.overrides if of_wrapper else ()
     # Each once; the variant's come after the site's, so they win.
-    chosen_model = sized(_checkpoint(outline, site, checkpoint), wrapper)
+    wanted = checkpoint or outline.checkpoint
+    if wanted is None:
+        raise BuildError(
+            f"job {outline.id} has no checkpoint: the policy names none that exercises "
+            f"{outline.family or 'this change'}; add `checkpoint:` to the family in the policy file"
+        )
+    chosen_model = sized(wanted if checkpoint else site.checkpoints.get(wanted.model_id, wanted), wrapper)
     of_model = chosen_model.synthetic.overrides if chosen_model.synthetic else ()
     common = common_overrides(site, reward_model=reward_model, gpus_of_node=variant.gpu_count // nodes, nodes=nodes)
     given = (*common, *site.overrides, *of_level, *of_features, *of_model)
@@ -134,6 +140,9 @@ def build_job(
     if of_wrapper:
         phases = 2 if variant.level is Level.SAVE_RESUME else 1
         expected = expected_config(wrapper, overrides, phases=phases)
+    data = data or (PICTURES if any(item.data == "images" for item in outline.features) else site.data)
+    if data is None:
+        raise BuildError(without_data(site))
     return Job(
         id=outline.id,
         level=variant.level,
@@ -148,7 +157,7 @@ def build_job(
         process=dict(site.process),
         overrides=overrides,
         checkpoint=chosen_model,
-        data=_data(outline, site, data),
+        data=data,
         reward_model=reward_model,
         patches=fitting,
         not_restored=policy.not_restored if variant.level is Level.SAVE_RESUME else (),
@@ -180,25 +189,6 @@ def _wrapper(outline: JobOutline, site: SiteProfile, nodes: int) -> dict[str, st
     # Adapters of experts leave merged, whichever level the job is of.
     merged = Axis.ADAPTER_MERGE.in_verl(value=True).wrapper if outline.has_experts else {}
     return {**BASE_WRAPPER, **site.wrapper, **merged, **outline.variant.wrapper, **of_features, **counts}
-
-
-def _checkpoint(outline: JobOutline, site: SiteProfile, given: Checkpoint | None) -> Checkpoint:
-    wanted = given or outline.checkpoint
-    if wanted is None:
-        family = outline.family or "this change"
-        raise BuildError(
-            f"job {outline.id} has no checkpoint: the policy names none that exercises {family}; "
-            f"add `checkpoint:` to the family in the policy file"
-        )
-    return wanted if given else site.checkpoints.get(wanted.model_id, wanted)
-
-
-def _data(outline: JobOutline, site: SiteProfile, given: Data | None) -> Data:
-    pictures = any(item.data == "images" for item in outline.features)
-    data = given or (PICTURES if pictures else site.data)
-    if data is None:
-        raise BuildError(without_data(site))
-    return data
 
 
 def without_data(site: SiteProfile) -> str:

@@ -53,7 +53,13 @@ class CellTable:
     @cached_property
     def settings(self) -> tuple[CellSettings, ...]:
         """The settings of each cell."""
-        usual = _usual(self.rows)
+        # By family what all of its cells ask for besides sizes and adapters: a tiny model of it needs that.
+        usual: dict[str, dict[str, dict[str, object]]] = {}
+        for row in self.rows:
+            parts = {name: dict(_mapping(row.settings.get(name))) for name in ("fields", "sizes", "settings")}
+            known = usual.setdefault(row.family, parts)
+            for name, part in parts.items():
+                known[name] = {key: value for key, value in known[name].items() if part.get(key, part) == value}
         return tuple(_settings(row, usual[row.family]) for row in self.rows)
 
     @cached_property
@@ -121,17 +127,6 @@ class CellTable:
             if key not in seen:
                 seen.add(key)
                 yield Want(self.rows[at].name, axes, ModelWant(family, dict(found.fields)))
-
-
-def _usual(rows: Sequence[CellRow]) -> Mapping[str, Mapping[str, Mapping[str, object]]]:
-    """By family what all of its cells ask for besides sizes and adapters: a tiny model of it needs that."""
-    found: dict[str, dict[str, dict[str, object]]] = {}
-    for row in rows:
-        parts = {name: dict(_mapping(row.settings.get(name))) for name in ("fields", "sizes", "settings")}
-        known = found.setdefault(row.family, parts)
-        for name, part in parts.items():
-            known[name] = {key: value for key, value in known[name].items() if part.get(key, part) == value}
-    return found
 
 
 def _settings(row: CellRow, usual: Mapping[str, Mapping[str, object]]) -> CellSettings:

@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ContractFinding:
     """One use in verl that the head does not serve; `file` and `line` are verl's, `name` is Bridge's."""
 
     kind: Kind
@@ -43,13 +43,13 @@ class Finding:
 
 def check_contract(
     uses: Uses, both: Sides, changed: Container[str], read_base: Read, read_head: Read
-) -> tuple[Finding, ...]:
+) -> tuple[ContractFinding, ...]:
     """Every finding, breaks first.
 
     `changed` are the paths that differ: no other definition is looked at. `read_base` and `read_head` give a file's
     content by its path.
     """
-    found = [*_imports(uses, both), *_attributes(uses, both)]
+    found = [*_imports(uses, both)]
 
     @cache
     def definitions(of_head: bool, path: str | None) -> Mapping[str, _Function]:
@@ -60,6 +60,11 @@ def check_contract(
     guarded = {entry.attribute for entry in uses.entries if entry.guarded}
     places = {entry.attribute: entry.module for entry in uses.entries if entry.module and entry.attribute is not None}
     for site in uses.calls:
+        definers = both.base_reach.definers(site.name) if site.method else ()
+        if definers and not both.head_reach.definers(site.name):
+            # No live class of the head defines the method any more.
+            reason = "verl calls this method, and the head has it no more"
+            found.append(ContractFinding(Kind.BREAK, f"{definers[0]}.{site.name}", reason, site.file, site.line))
         for node in _targets(site, both, places):
             if both.head.paths.get(node.module) not in changed:
                 continue
@@ -71,11 +76,12 @@ def check_contract(
                 continue
             if not misfit(before, site) and (problem := misfit(after, site)):
                 kind = Kind.GUARDED if site.name in guarded else Kind.BREAK
-                found.append(Finding(kind, str(node), f"verl's call no longer fits: {problem}", site.file, site.line))
+                reason = f"verl's call no longer fits: {problem}"
+                found.append(ContractFinding(kind, str(node), reason, site.file, site.line))
     return tuple(sorted(set(found), key=lambda item: (list(Kind).index(item.kind), item.file, item.line, item.name)))
 
 
-def _imports(uses: Uses, both: Sides) -> Iterator[Finding]:
+def _imports(uses: Uses, both: Sides) -> Iterator[ContractFinding]:
     for entry in uses.entries:
         if not entry.module:
             continue
@@ -83,26 +89,18 @@ def _imports(uses: Uses, both: Sides) -> Iterator[Finding]:
         if _has(both.head, entry):
             continue
         if not _has(both.base, entry):
-            yield Finding(Kind.SKEW, name, "missing at base and head alike", entry.file, entry.line)
+            kind, reason = Kind.SKEW, "missing at base and head alike"
         elif entry.guarded:
-            yield Finding(Kind.GUARDED, name, "gone, where verl survives an ImportError", entry.file, entry.line)
+            kind, reason = Kind.GUARDED, "gone, where verl survives an ImportError"
         else:
-            yield Finding(Kind.BREAK, name, "verl imports it, and the head has it no more", entry.file, entry.line)
+            kind, reason = Kind.BREAK, "verl imports it, and the head has it no more"
+        yield ContractFinding(kind, name, reason, entry.file, entry.line)
 
 
 def _has(program: Program, entry: Entry) -> bool:
     if entry.module not in program:
         return False
     return entry.attribute is None or program.lookup(entry.module, entry.attribute) is not None
-
-
-def _attributes(uses: Uses, both: Sides) -> Iterator[Finding]:
-    """Methods that verl calls and that no live class of the head defines any more."""
-    for site in uses.calls:
-        before = both.base_reach.definers(site.name) if site.method else ()
-        if before and not both.head_reach.definers(site.name):
-            name = f"{before[0]}.{site.name}"
-            yield Finding(Kind.BREAK, name, "verl calls this method, and the head has it no more", site.file, site.line)
 
 
 def _targets(site: CallSite, both: Sides, places: Mapping[str, str]) -> list[Node]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis
@@ -21,8 +20,16 @@ def with_known_defects(derived: Derived, defects: Iterable[KnownDefect], policy:
     for job in derived.jobs:
         found = next((defect for defect in held if _has(defect, job, policy)), None) if not job.obstacles else None
         made = job if found is None else _in_place_of(job, found, policy)
-        lost = [] if found is None else [item for item in job.purposes if _loses(made, item)]
-        left += [NotCovered(item, _sentence(found), job.variant.level) for item in lost if found is not None]
+        lost = []
+        if found is not None:
+            # What stands for the job may not have the settings of a place that the job was there for.
+            settings = point_of(made).settings
+            lost = [
+                item
+                for item in job.purposes
+                if made.obstacles or any(settings.get(axis, value) != value for axis, value in item.settings.items())
+            ]
+            left += [NotCovered(item, _sentence(found), job.variant.level) for item in lost]
         made = replace(made, purposes=tuple(item for item in made.purposes if item not in lost))
         known = jobs.get(made.id)
         jobs[made.id] = made if known is None else replace(known, purposes=(*known.purposes, *made.purposes))
@@ -53,12 +60,6 @@ def _in_place_of(job: JobOutline, defect: KnownDefect, policy: Policy) -> JobOut
         return usual if not usual.obstacles else job
     obstacle = Obstacle(Missing.DEFECT, _sentence(defect), DECLARED.format(defect.name))
     return replace(job, obstacles=(obstacle,), purposes=())
-
-
-def _loses(made: JobOutline, purpose: Purpose) -> bool:
-    """Whether what stands for the job does not have the settings of a place that the job was there for."""
-    settings = point_of(made).settings
-    return bool(made.obstacles) or any(settings.get(axis, value) != value for axis, value in purpose.settings.items())
 
 
 def _sentence(defect: KnownDefect) -> str:

@@ -9,10 +9,11 @@ from itertools import islice
 
 from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.change import on_one_line, readable
-from verl_e2e.core.model.execution import ChangedFunction, ExecutionMaps
+from verl_e2e.core.model.execution import ExecutionMaps
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
+from verl_e2e.core.text.escape import count_of
 
 _BY_NAME = "it is judged by its name, not by its inside"
 _SHOWN_PLACES = 5
@@ -69,9 +70,15 @@ def explanations(
 
 def with_must_run(explanation: Explanation, planned: Plan) -> Explanation:
     """The explanation with what is looked for of it in the jobs of a plan of the whole path."""
-    amounts = ((job.id, _must_run(explanation, job.changed.required)) for job in planned.jobs)
-    must_run = tuple(f"{job}: {amount}" for job, amount in amounts if amount)
-    return replace(explanation, must_run=must_run, places=tuple(_places(explanation, planned)))
+    must_run = []
+    for job in planned.jobs:
+        own = [item for item in job.changed.required if item.symbol and item.path == readable(explanation.path)]
+        if explanation.symbol:
+            own = [item for item in own if f"{item.symbol}.".startswith(f"{explanation.symbol}.")]
+        if own:
+            lines = sum(len(function.lines) for function in own)
+            must_run.append(f"{job.id}: {count_of(len(own), 'function')}, {count_of(lines, 'line')}")
+    return replace(explanation, must_run=tuple(must_run), places=tuple(_places(explanation, planned)))
 
 
 def _places(explanation: Explanation, planned: Plan) -> Iterator[str]:
@@ -90,17 +97,6 @@ def _is_own(explanation: Explanation, path: str, symbol: str) -> bool:
     """Whether a place is in what is explained; a path is explained whole by its symbols."""
     own = explanation.symbol
     return path == readable(explanation.path) and bool(own) and f"{symbol}.".startswith(f"{own}.")
-
-
-def _must_run(explanation: Explanation, functions: Iterable[ChangedFunction]) -> str:
-    """How many of the functions belong to what is explained, empty for none."""
-    symbol = explanation.symbol
-    own = [item for item in functions if item.symbol and item.path == readable(explanation.path)]
-    if symbol:
-        own = [item for item in own if f"{item.symbol}.".startswith(f"{symbol}.")]
-    lines = sum(len(function.lines) for function in own)
-    counts = ((len(own), "function"), (lines, "line"))
-    return ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts) if own else ""
 
 
 def with_maps(explanation: Explanation, maps: ExecutionMaps) -> Explanation:

@@ -40,7 +40,7 @@ def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint:
     made = made_model(model, policy) if model.fields else None
     if model.fields and made is None:
         shown = ", ".join(f"{name} = {value!r}" for name, value in sorted(model.fields.items()))
-        return f"no model can be made with {shown}: {_why_none(model, policy)}"
+        return f"no model can be made with {shown}: {_why_no_recipe(model, policy)}"
     known = {feature.name for feature in policy.features}.union(*(family.features for family in policy.families))
     strange = sorted(model.features - known)
     if strange:
@@ -51,19 +51,21 @@ def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint:
         own = bool(model.family or model.features)
         found = _checkpoint(model, policy) if own else checkpoint
         if own and found is None and made is None:
-            return _why_no_model(model, policy)
-        job = JobOutline(_without_critic(variant) if own and variant not in VARIANTS else variant, (_SMOKE,), found)
+            family = next((family for family in policy.families if family.name == model.family), None)
+            if family is not None and family.uncoverable:
+                return f"no host can run a model of the family {family.name}: {family.uncoverable}"
+            whose = f"model of the family {family.name}" if family else "known model"
+            return f"no {whose}{' has ' if model.features else ' is known'}{' and '.join(sorted(model.features))}"
+        if own and variant not in VARIANTS:
+            # As a job of level 4 trains: not every family can have a critic.
+            without = WITHOUT_CRITIC_OF_COPIES if set(DETERMINISTIC) <= set(variant.overrides) else WITHOUT_CRITIC
+            overrides = (*variant.overrides, *SHARE_OF_DIGITS)
+            variant = replace(variant, wrapper={**variant.wrapper, **without}, overrides=overrides)
+        job = JobOutline(variant, (_SMOKE,), found)
     planned = with_obstacles(replace(job, checkpoint=made) if made else job, policy)
     if planned.obstacles:
         return planned.blocked
     return planned if shows(planned, model, policy) else f"no one model has {' and '.join(sorted(model.features))}"
-
-
-def _without_critic(variant: Variant) -> Variant:
-    """The variant as a job of level 4 trains: not every family can have a critic."""
-    copies = set(DETERMINISTIC) <= set(variant.overrides)
-    wrapper = {**variant.wrapper, **(WITHOUT_CRITIC_OF_COPIES if copies else WITHOUT_CRITIC)}
-    return replace(variant, wrapper=wrapper, overrides=(*variant.overrides, *SHARE_OF_DIGITS))
 
 
 def made_model(model: ModelWant, policy: Policy) -> Checkpoint | None:
@@ -77,22 +79,13 @@ def made_model(model: ModelWant, policy: Policy) -> Checkpoint | None:
     return None
 
 
-def _why_none(model: ModelWant, policy: Policy) -> str:
+def _why_no_recipe(model: ModelWant, policy: Policy) -> str:
     """Why no family has a recipe for what is wanted."""
     family = next((family for family in policy.families if family.name == model.family), None)
     if family is not None and family.synthetic is None:
         return family.no_synthetic or f"the family {family.name} has no `synthetic:` in the policy"
     whose = f"the synthetic model of {model.family} has not" if family else "no synthetic model has"
     return f"{whose} {' and '.join(sorted(model.features))}"
-
-
-def _why_no_model(model: ModelWant, policy: Policy) -> str:
-    """Why no model is known that has what is wanted, a clause."""
-    family = next((family for family in policy.families if family.name == model.family), None)
-    if family is not None and family.uncoverable:
-        return f"no host can run a model of the family {family.name}: {family.uncoverable}"
-    whose = f"model of the family {family.name}" if family else "known model"
-    return f"no {whose}{' has ' if model.features else ' is known'}{' and '.join(sorted(model.features))}"
 
 
 def _checkpoint(model: ModelWant, policy: Policy) -> Checkpoint | None:
@@ -123,7 +116,8 @@ def feature_jobs(asking: tuple[Classified, ...], policy: Policy) -> tuple[JobOut
         - {tag for family, job in zip(touched, jobs, strict=True) for tag in _had(family, job.checkpoint, policy)}
     )
     for family in policy.families:
-        had = open_tags & {*_had(family, family.checkpoint, policy)} & {*_read(family, policy)}
+        unread = {feature.name for feature in policy.features if not feature.is_read_of(family.name)}
+        had = open_tags & {*_had(family, family.checkpoint, policy)} - unread
         if family.checkpoint and had and family not in touched:
             jobs.append(_of_family(family, had | settings, policy))
             open_tags -= had
@@ -151,12 +145,6 @@ def _had(family: Family, checkpoint: Checkpoint | None, policy: Policy) -> tuple
     """The features of a family that a checkpoint of it has; all of them where there is none yet."""
     facts = policy.facts_of(checkpoint)
     return tuple(tag for tag in family.features if facts.shows(tag))
-
-
-def _read(family: Family, policy: Policy) -> tuple[str, ...]:
-    """The features of a family whose data verl reads."""
-    unread = {feature.name for feature in policy.features if not feature.is_read_of(family.name)}
-    return tuple(tag for tag in family.features if tag not in unread)
 
 
 def _of_family(family: Family, tags: frozenset[str], policy: Policy) -> JobOutline:

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from verl_e2e.core.judge.criteria.features import bears_name
-from verl_e2e.core.model.document import PathPatterns
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.known_defects import MOST_DAYS, Validity
 from verl_e2e.core.plan.outline import JobOutline
-from verl_e2e.core.plan.policy import Feature, Policy
+from verl_e2e.core.plan.policy import Policy
 
 Symbols = Mapping[str, Collection[str]]
 
@@ -25,22 +24,26 @@ def lint_policy(
     `paths` are all files of the tree, `symbols` the symbols of each source file that is looked into, `words` the
     identifiers of those files.
     """
-    return (
-        *lint_alone(policy),
-        *_idle_paths(policy, paths),
-        *_missing_tests(policy, paths),
-        *_idle_symbol_rules(policy, symbols, words),
-        *_nameless_families(policy, symbols),
-        *_unjudged(policy, paths, symbols),
-    )
-
-
-def _missing_tests(policy: Policy, paths: Collection[str]) -> Iterator[str]:
-    """Bridge tests that the policy lists and the tree does not have: each is a limitation of every card."""
+    named = [(item.name, item.paths) for item in (*policy.exempt, *policy.rules)]
+    families = [(f"family {family.name}", family.paths) for family in policy.families]
+    found = [
+        f"{policy.source}: {name}: its paths meet no file of this commit"
+        for name, patterns in (*named, *families)
+        if not any(map(patterns.match, paths))
+    ]
+    # A Bridge test that the tree does not have is a limitation of every card.
     for test in policy.bridge_tests:
         file = test.partition("::")[0].rstrip("/")
         if file not in paths and not any(path.startswith(f"{file}/") for path in paths):
-            yield f"{policy.source}: bridge_tests: this commit has no {file}; correct or remove it"
+            found.append(f"{policy.source}: bridge_tests: this commit has no {file}; correct or remove it")
+    level = int(policy.unknown.level)
+    unjudged = (
+        f"{policy.source}: {path}: nothing judges it, so a change of it asks for level {level}"
+        for path in sorted(paths)
+        if path not in symbols and not any(patterns.match(path) for _, patterns in named)
+    )
+    of_symbols = (*_idle_symbol_rules(policy, symbols, words), *_nameless_families(policy, symbols))
+    return (*lint_alone(policy), *found, *of_symbols, *unjudged)
 
 
 def lint_alone(policy: Policy) -> tuple[str, ...]:
@@ -137,9 +140,12 @@ def lint_features(policy: Policy, verl_paths: Collection[str], verl: str) -> tup
 
     `verl_paths` are all files of verl at a commit, which `verl` names.
     """
-    named = [
-        (f"feature {feature.name}: {kind}", path) for feature in policy.features for kind, path in _files_of(feature)
-    ]
+    named: list[tuple[str, str]] = []
+    for feature in policy.features:
+        where = f"feature {feature.name}"
+        named += [(f"{where}: script", feature.script)] if feature.script else []
+        named += [(f"{where}: dummy_config", path) for path in _dummy(feature.checkpoint)]
+        named += [(f"{where}: shown_by", path) for path in feature.shown_by]
     named += [
         (f"family {family.name}: dummy_config", path)
         for family in policy.families
@@ -159,31 +165,10 @@ def lint_jobs(jobs: Iterable[JobOutline], verl_paths: Collection[str], verl: str
     return tuple(f"{verl} has no {path}, so these jobs cannot run: {', '.join(ids)}." for path, ids in missing.items())
 
 
-def _files_of(feature: Feature) -> Iterator[tuple[str, str]]:
-    if feature.script:
-        yield "script", feature.script
-    yield from (("dummy_config", path) for path in _dummy(feature.checkpoint))
-    yield from (("shown_by", path) for path in feature.shown_by)
-
-
 def _dummy(checkpoint: Checkpoint | None) -> tuple[str, ...]:
     """The dummy config, where it is a file of verl: an absolute path is the site's own."""
     path = checkpoint.dummy_config if checkpoint else None
     return (path,) if path and not path.startswith("/") else ()
-
-
-def _named(policy: Policy) -> Iterator[tuple[str, PathPatterns]]:
-    yield from ((exemption.name, exemption.paths) for exemption in policy.exempt)
-    yield from ((rule.name, rule.paths) for rule in policy.rules)
-
-
-def _idle_paths(policy: Policy, paths: Collection[str]) -> Iterator[str]:
-    for name, patterns in _named(policy):
-        if not _meets_any(patterns, paths):
-            yield f"{policy.source}: {name}: its paths meet no file of this commit"
-    for family in policy.families:
-        if not _meets_any(family.paths, paths):
-            yield f"{policy.source}: family {family.name}: its paths meet no file of this commit"
 
 
 def _idle_symbol_rules(policy: Policy, symbols: Symbols, words: Collection[str]) -> Iterator[str]:
@@ -200,14 +185,3 @@ def _idle_symbol_rules(policy: Policy, symbols: Symbols, words: Collection[str])
             yield f"{policy.source}: {rule.name}: its symbols meet none below its paths"
         elif rule.words is not None and not any(map(rule.words.match, words)):
             yield f"{policy.source}: {rule.name}: its words stand nowhere in the sources"
-
-
-def _meets_any(patterns: PathPatterns, paths: Collection[str]) -> bool:
-    return any(map(patterns.match, paths))
-
-
-def _unjudged(policy: Policy, paths: Collection[str], symbols: Symbols) -> Iterator[str]:
-    level = int(policy.unknown.level)
-    for path in sorted(paths):
-        if path not in symbols and not any(patterns.match(path) for _, patterns in _named(policy)):
-            yield f"{policy.source}: {path}: nothing judges it, so a change of it asks for level {level}"

@@ -58,7 +58,14 @@ def fit(
         return Fitted(variant, reason, f"{why}: {gpu_count} GPUs, and a job has {most_gpus} at most", gpu_count)
     if factor == 1:
         return Fitted(variant, "" if parts else reason)
-    own = _sizes(sizes, facts, factor, parts, sharded=sharded) if script == WRAPPER_SCRIPT else {}
+    own = {}
+    if script == WRAPPER_SCRIPT:
+        own["INFER_TP"] = str(max(int(sizes["INFER_TP"]), parts))
+        if not sharded:
+            own["COMMON_TP"] = str(int(sizes["COMMON_TP"]) * factor)
+            if "moe" in (facts.features or ()):
+                # Experts are spread by their own size, not by the tensor size.
+                own["COMMON_EP"] = str(int(sizes.get("COMMON_EP", "1")) * factor)
     return Fitted(replace(variant, gpu_count=gpu_count, wrapper={**variant.wrapper, **own}), reason)
 
 
@@ -75,15 +82,6 @@ def _parts(facts: ModelFacts, wrapper: Mapping[str, str], gpu_memory_gib: float)
         parts *= 2
     trainers = "actor and critic" if copies > 1 else "the actor"
     return parts, f"{facts.weights_gib:g} GiB of weights, held by {trainers}, on GPUs of {gpu_memory_gib:g} GiB"
-
-
-def _sizes(sizes: Mapping[str, str], facts: ModelFacts, factor: int, parts: int, *, sharded: bool) -> dict[str, str]:
-    """The wrapper's sizes that spread the weights; experts are spread by their own size, not by the tensor size."""
-    rollout = {"INFER_TP": str(max(int(sizes["INFER_TP"]), parts))}
-    if sharded:
-        return rollout
-    experts = {"COMMON_EP": str(int(sizes.get("COMMON_EP", "1")) * factor)} if "moe" in (facts.features or ()) else {}
-    return {**rollout, "COMMON_TP": str(int(sizes["COMMON_TP"]) * factor), **experts}
 
 
 def site_in_image(site: SiteProfile, image: Image, asked: str = "") -> SiteProfile:

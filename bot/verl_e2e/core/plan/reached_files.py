@@ -289,8 +289,11 @@ class _Closure:
             known = self._of_module(module)
             first = module.partition(".")[0]
             if f"{folder}/{first}" in self._places:
-                near = (found for name in _outer(module) for found in self._in_same_folder(folder, name))
-                known = (*known, *near)
+                # A module in the folder of the file that imports it: pytest puts that folder on the search path.
+                parts = module.split(".")
+                places = ("/".join((folder, *parts[:end])) for end in range(1, len(parts) + 1))
+                near = (name for place in places for name in (f"{place}.py", f"{place}/__init__.py"))
+                known = (*known, *(name for name in near if name in self._files))
             yield from known
             if not known and not path.startswith(self._top):
                 yield from self._stems.get(first, ())
@@ -314,14 +317,3 @@ class _Closure:
                 yield f"{target}.{item.attribute}"
         yield from (source for _, source in summary.lazy)
         yield from summary.texts
-
-    def _in_same_folder(self, folder: str, module: str) -> Iterator[str]:
-        """A module in the folder of the file that imports it: pytest puts that folder on the search path."""
-        place = f"{folder}/{module.replace('.', '/')}"
-        return (name for name in (f"{place}.py", f"{place}/__init__.py") if name in self._files)
-
-
-def _outer(module: str) -> list[str]:
-    """A module's full name and those of the packages around it, the outermost first."""
-    parts = module.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]

@@ -11,7 +11,7 @@ from verl_e2e.core.model.execution import ChangedFunction, Purpose, Side
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import SettingsCheck
-from verl_e2e.core.plan.contract import Finding, Kind
+from verl_e2e.core.plan.contract import ContractFinding, Kind
 from verl_e2e.core.plan.measured_jobs import Place
 from verl_e2e.core.plan.plan import JobOutline, Plan
 from verl_e2e.core.text.escape import count_of
@@ -209,7 +209,7 @@ def _foot(plan: Plan) -> Iterator[str]:
         yield f"Set aside: {count_of(item.count, 'path')} in {item.name} ({item.reason})"
 
 
-def render_contract(findings: Iterable[Finding]) -> str:
+def render_contract(findings: Iterable[ContractFinding]) -> str:
     """The contract findings as text, breaks first; empty when all of verl's uses still work."""
     breaks = [finding for finding in findings if finding.kind is not Kind.SKEW]
     if not breaks:
