@@ -24,7 +24,8 @@ def lint_policy(
     `paths` are all files of the tree, `symbols` the symbols of each source file that is looked into, `words` the
     identifiers of those files.
     """
-    named = [(item.name, item.paths) for item in (*policy.exempt, *policy.rules)]
+    named = [(exemption.name, exemption.paths) for exemption in policy.exempt]
+    named += [(rule.name, rule.paths) for rule in policy.rules]
     families = [(f"family {family.name}", family.paths) for family in policy.families]
     found = [
         f"{policy.source}: {name}: its paths meet no file of this commit"

@@ -93,10 +93,7 @@ def _blocks(tree: ast.Module) -> Iterator[_Block]:
         for name in ("body", "orelse", "finalbody"):
             statements = getattr(node, name, None)
             if isinstance(statements, list) and statements and isinstance(statements[0], ast.stmt):
-                lines = [item.lineno for item in statements if not _is_text(item)]
+                # No run enters a text alone.
+                texts = [isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) for item in statements]
+                lines = [item.lineno for item, text in zip(statements, texts, strict=True) if not text]
                 yield _Block(tuple(lines), within)
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    """Whether it is a text alone, which no run enters."""
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

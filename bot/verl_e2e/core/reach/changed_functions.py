@@ -248,7 +248,17 @@ def _function(
     dropped = node is not None and not symbol
     # Of a function on one line no interpreter reports more than that it was entered.
     inside = [mark for mark in marks if node is None or mark.line != first or mark.excuse is not None]
-    lines, excused = _resolved(inside, frozenset() if dropped else version.code.lines(node))
+    reported = frozenset[int]() if dropped else version.code.lines(node)
+    # The lines that a run must report, and the others by their excuse.
+    lines: set[int] = set()
+    excused: dict[Excuse, set[int]] = {}
+    for mark in inside:
+        places = (mark.line, mark.first, *range(mark.first, mark.last + 1))
+        line = next((place for place in places if place in reported), None)
+        if mark.excuse is None and line is not None:
+            lines.add(line)
+        else:
+            excused.setdefault(mark.excuse or Excuse.IDLE, set()).add(mark.line)
     whole = Excuse.IDLE if dropped else marked.excuse
     if whole is Excuse.IDLE and lost and not dropped:
         # It did something before.
@@ -276,20 +286,6 @@ def _function(
             if excused.get(excuse, set()) - lines
         ),
     )
-
-
-def _resolved(marks: Iterable[Mark], reported: frozenset[int]) -> tuple[set[int], dict[Excuse, set[int]]]:
-    """The lines that a run must report, and the others by their excuse."""
-    lines: set[int] = set()
-    excused: dict[Excuse, set[int]] = {}
-    for mark in marks:
-        places = (mark.line, mark.first, *range(mark.first, mark.last + 1))
-        line = next((place for place in places if place in reported), None)
-        if mark.excuse is None and line is not None:
-            lines.add(line)
-        else:
-            excused.setdefault(mark.excuse or Excuse.IDLE, set()).add(mark.line)
-    return lines, excused
 
 
 _LOCALS = ".<locals>."

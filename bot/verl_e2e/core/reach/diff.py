@@ -125,7 +125,14 @@ def _compared(
         changes.append(SymbolChange(name, kind, tuple(dict.fromkeys(words for words in found if words))))
     if not both:
         return FileDifference(tuple(changes), "", (SymbolChange(BODY, IMPORT_TIME),), functions)
-    at_import = _import_time_changes(before, after, _ImportNumbers(numbers, common.plain))
+    # The statements that only one import executes; where both execute the same in another order, the module's.
+    counted = _ImportNumbers(numbers, common.plain)
+    runs = [list(_executed(tree.body, counted)) for tree in (before, after)]
+    had_run, has_run = map(Counter, runs)
+    only = {symbol for symbol, _ in (*(has_run - had_run), *(had_run - has_run))}
+    if not only and runs[0] != runs[1]:
+        only = {BODY}
+    at_import = tuple(SymbolChange(symbol, IMPORT_TIME) for symbol in sorted(only))
     # Whatever differs and belongs to nothing counts as executed by the import.
     if not changes and not at_import:
         at_import = (SymbolChange(BODY, IMPORT_TIME),)
@@ -202,16 +209,6 @@ class _ImportNumbers(TreeNumbers):
         if not is_plainly_decorated(node, self._plain):
             return "whole", self._whole.of(node)
         return (type(node), *(self._whole.of(getattr(node, name)) for name in node._fields if name != "body"))
-
-
-def _import_time_changes(before: ast.Module, after: ast.Module, numbers: TreeNumbers) -> tuple[SymbolChange, ...]:
-    """The statements that only one import executes; where both execute the same in another order, the module's."""
-    ours, theirs = list(_executed(before.body, numbers)), list(_executed(after.body, numbers))
-    had, has = Counter(ours), Counter(theirs)
-    alone = {symbol for symbol, _ in (*(has - had), *(had - has))}
-    if not alone and ours != theirs:
-        alone = {BODY}
-    return tuple(SymbolChange(symbol, IMPORT_TIME) for symbol in sorted(alone))
 
 
 def _executed(body: Iterable[ast.stmt], numbers: TreeNumbers, outer: str = "") -> Iterator[tuple[str, Hashable]]:
@@ -581,21 +578,17 @@ class _Comparison:
         if theirs.owner.node is not None and (isinstance(old, names) or isinstance(new, names)):
             # The statement does nothing itself, and decides what others of the function mean.
             theirs.owner.head_differs = True
-        if new is None:
-            _mark_whole(old, ours)
-        elif old is None:
-            _mark_whole(new, theirs)
-        else:
-            self._changed(old, new, ours, theirs)
-
-    def _changed(self, old: ast.AST, new: ast.AST, ours: _Scope, theirs: _Scope) -> None:
         match old, new:
+            case _, None:
+                _mark_whole(old, ours)
+            case None, _:
+                _mark_whole(new, theirs)
             case ((ast.FunctionDef() | ast.AsyncFunctionDef()), (ast.FunctionDef() | ast.AsyncFunctionDef())):
                 self._function(old, new, ours, theirs)
             case ast.ClassDef(), ast.ClassDef():
                 self._heads(_class_head(old), _class_head(new), (old, new), ours, theirs)
                 self.bodies(old.body, new.body, ours.of_class(old), theirs.of_class(new))
-            case _:
+            case ast.AST(), ast.AST():
                 self._statement(old, new, ours, theirs)
 
     def _function(self, old: Function, new: Function, ours: _Scope, theirs: _Scope) -> None:

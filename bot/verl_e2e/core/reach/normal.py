@@ -174,8 +174,10 @@ class _Normal(ast.NodeTransformer):
             body = getattr(node, name, None)
             if isinstance(body, list):
                 kept = body[:1] if self._is_read_docstring(node, body) else []
-                rest = (item for item in body[len(kept) :] if not isinstance(item, ast.Pass) and not _is_constant(item))
-                setattr(node, name, [*kept, *rest])
+                for item in body[len(kept) :]:
+                    constant = isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)
+                    kept += [] if constant or isinstance(item, ast.Pass) else [item]
+                setattr(node, name, kept)
         outer = self._in_function
         if isinstance(node, _Function | ast.ClassDef):
             self._in_function = isinstance(node, _Function)
@@ -191,10 +193,6 @@ class _Normal(ast.NodeTransformer):
                 return not (self._common.docstrings_unread and plain)
             case _:
                 return False
-
-
-def _is_constant(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def blank_message(node: ast.Expr | ast.Raise | ast.Assert, common: Common) -> None:

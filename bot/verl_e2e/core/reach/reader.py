@@ -70,7 +70,21 @@ class _Reader:
         self._module_level(tree.body, body, guarded=False, typing=False)
         self.symbols.append(Symbol(BODY, "module", 1, tuple(body.refs)))
         lazy = tuple(lazy_names(tree)) if any(symbol.name == "__getattr__" for symbol in self.symbols) else ()
-        return Summary(_united(self.symbols), tuple(self.imports), lazy=lazy)
+        # One symbol for each name, for any of its definitions may be the one that counts: a name is defined again by a
+        # fallback, by a property's setter, or by a decoration that is written as a call, `Name = register(...)(Name)`;
+        # none of them hides what the definition before it does.
+        united: dict[str, Symbol] = {}
+        for symbol in self.symbols:
+            before = united.setdefault(symbol.name, symbol)
+            if before is not symbol:
+                main = before if symbol.kind == "variable" else symbol
+                own = before.kind == "class" and before.name in symbol.refs
+                united[symbol.name] = main._replace(
+                    refs=tuple(dict.fromkeys((*before.refs, *symbol.refs))),
+                    bases=tuple(dict.fromkeys((*before.bases, *symbol.bases))),
+                    decorated=before.decorated or symbol.decorated or own,
+                )
+        return Summary(tuple(united.values()), tuple(self.imports), lazy=lazy)
 
     def _module_level(
         self, statements: list[ast.stmt], body: _Scope, *, guarded: bool, typing: bool, conditional: bool = False
@@ -86,7 +100,9 @@ class _Reader:
                     self._import(node, BODY, guarded=guarded, typing=typing, conditional=conditional)
                 case ast.If():
                     self._expression(node.test, body)
-                    only_typing = typing or self._is_type_checking(node.test)
+                    only_typing = typing or (
+                        isinstance(node.test, ast.Name | ast.Attribute) and dotted(node.test) in self._typing_tests
+                    )
                     self._module_level(node.body, body, guarded=guarded, typing=only_typing, conditional=True)
                     self._module_level(node.orelse, body, guarded=guarded, typing=typing, conditional=True)
                 case ast.Try():
@@ -101,10 +117,6 @@ class _Reader:
                     self._walk(node, body)
                 case _:
                     self._variable(node, body)
-
-    def _is_type_checking(self, test: ast.expr) -> bool:
-        """Whether a test is the bare name of typing's own constant."""
-        return isinstance(test, ast.Name | ast.Attribute) and dotted(test) in self._typing_tests
 
     def _at_import(self, nodes: Iterable[ast.AST], body: _Scope, owner: str = "") -> None:
         """All that is executed while the module is imported, but for the names that are only read: that runs nothing.
@@ -251,12 +263,24 @@ class _Reader:
             case ast.Try() if catches_import_errors(node):
                 self._guarded(node, scope)
             case ast.AnnAssign():
-                self._annotated_assignment(node, scope, locals_count=locals_count)
+                kind = annotated(node.annotation)
+                if isinstance(node.target, ast.Name) and locals_count and kind:
+                    scope.types[node.target.id] = kind
+                if node.value is not None:
+                    self._expression(node.value, scope)
+                if not isinstance(node.target, ast.Name):
+                    self._expression(node.target, scope)
             case _:
                 if isinstance(node, ast.MatchClass):
                     scope.refs.update(dict.fromkeys(f"?.{name}" for name in node.kwd_attrs))
-                if locals_count:
-                    _note_type(node, scope)
+                match node:
+                    case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function)) if locals_count:
+                        # A local variable is a new instance of the class.
+                        made = dotted(function)
+                        if made.rpartition(".")[2][:1].isupper():
+                            scope.types[name] = made
+                    case _:
+                        pass
                 for child in children(node):
                     self._walk(child, scope, locals_count=locals_count)
 
@@ -278,15 +302,6 @@ class _Reader:
                 self._walk(statement, scope)
         for rest in (*node.handlers, *node.orelse, *node.finalbody):
             self._walk(rest, scope)
-
-    def _annotated_assignment(self, node: ast.AnnAssign, scope: _Scope, *, locals_count: bool) -> None:
-        kind = annotated(node.annotation)
-        if isinstance(node.target, ast.Name) and locals_count and kind:
-            scope.types[node.target.id] = kind
-        if node.value is not None:
-            self._expression(node.value, scope)
-        if not isinstance(node.target, ast.Name):
-            self._expression(node.target, scope)
 
     def _expression(self, node: ast.expr, scope: _Scope) -> None:
         # By far the most are of the first kinds, which are not held against the patterns of the others.
@@ -380,36 +395,3 @@ def _in_class(node: ast.ClassDef) -> Iterator[ast.AST]:
             yield item
             if isinstance(item, ast.ClassDef):
                 yield from _in_class(item)
-
-
-def _united(symbols: list[Symbol]) -> tuple[Symbol, ...]:
-    """One symbol for each name: any of its definitions may be the one that counts.
-
-    A name is defined again by a fallback, by a property's setter, or by a decoration that is written as a call,
-    `Name = register(...)(Name)`; none of them hides what the definition before it does.
-    """
-    found: dict[str, Symbol] = {}
-    for symbol in symbols:
-        before = found.get(symbol.name)
-        found[symbol.name] = symbol if before is None else _both(before, symbol)
-    return tuple(found.values())
-
-
-def _both(before: Symbol, after: Symbol) -> Symbol:
-    main = before if after.kind == "variable" else after
-    return main._replace(
-        refs=tuple(dict.fromkeys((*before.refs, *after.refs))),
-        bases=tuple(dict.fromkeys((*before.bases, *after.bases))),
-        decorated=before.decorated or after.decorated or (before.kind == "class" and before.name in after.refs),
-    )
-
-
-def _note_type(node: ast.AST, scope: _Scope) -> None:
-    """Remember the class of a local variable that is assigned a new instance."""
-    match node:
-        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=function)):
-            made = dotted(function)
-            if made.rpartition(".")[2][:1].isupper():
-                scope.types[name] = made
-        case _:
-            pass

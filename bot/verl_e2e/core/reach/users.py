@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import assert_never
 
-from verl_e2e.core.reach.program import BODY, Import, ModuleView, Program, Summary, absolute
+from verl_e2e.core.reach.program import BODY, ModuleView, Program, Summary, absolute
 from verl_e2e.core.reach.walk import Reach
 
 # Every byte that is not part of a file's path becomes a blank, and either quote the same one.
@@ -50,7 +50,9 @@ def taken_elsewhere(module: str, program: Program, reach: Reach, counts: Callabl
 def _taken(view: ModuleView, module: str, program: Program) -> Iterator[str | None]:
     """The names that one file takes from a module; None for the module itself."""
     for item in (item for items in view.by_scope.values() for item in items):
-        if view.package and item.scope == BODY and not _is_used(view, item):
+        # The `__init__` of a package hands on what it does nothing with itself.
+        refs = (ref.lstrip("^=").partition(".")[0] for symbol in view.symbols.values() for ref in symbol.refs)
+        if view.package and item.scope == BODY and item.name not in refs:
             continue
         target = view.target(item)
         if module in {target, f"{target}.{item.attribute}"}:
@@ -62,13 +64,6 @@ def _taken(view: ModuleView, module: str, program: Program) -> Iterator[str | No
     for text in view.summary.texts:
         if text == module or text.startswith(f"{module}."):
             yield text.removeprefix(module)[1:].partition(".")[0] or None
-
-
-def _is_used(view: ModuleView, item: Import) -> bool:
-    """Whether the file itself does anything with an imported name."""
-    return any(
-        ref.lstrip("^=").partition(".")[0] == item.name for symbol in view.symbols.values() for ref in symbol.refs
-    )
 
 
 def _used_by(view: ModuleView, names: Iterable[str]) -> frozenset[str]:
@@ -176,18 +171,12 @@ def nearest_use(module: str, summary: Summary, changed: Changed, program: Progra
 
 def use_through(module: str, summary: Summary, between: Mapping[str, Use]) -> Use | None:
     """The nearest use by way of another file; `between` maps the dotted names of such files to their own uses."""
-    found = [
-        Use(between[name].module, Distance.THROUGH, name)
-        for item in summary.imports
-        for name in _imported_modules(module, item)
-        if name in between
-    ]
+    found = []
+    for item in summary.imports:
+        target = absolute(module, item.module, item.dots, package=False)
+        names = [target] if item.attribute is None else [f"{target}.{item.attribute}", target]
+        found += [Use(between[name].module, Distance.THROUGH, name) for name in names if name in between]
     return min(found, key=lambda use: (use.rank, use.name), default=None)
-
-
-def _imported_modules(module: str, item: Import) -> tuple[str, ...]:
-    target = absolute(module, item.module, item.dots, package=False)
-    return (target,) if item.attribute is None else (f"{target}.{item.attribute}", target)
 
 
 def _by_symbol(module: ChangedModule, name: str) -> Use:

@@ -159,7 +159,16 @@ class Reach:
 
     def _drain(self) -> None:
         while self._todo or self._later:
-            self._process(self._todo.popleft() if self._todo else self._later.popleft())
+            node = self._todo.popleft() if self._todo else self._later.popleft()
+            view = self._program.view(node.module)
+            symbol = view.symbols.get(node.symbol) if view else None
+            if view is None or symbol is None:
+                continue
+            for text in view.by_scope.get(node.symbol, ()) if node.symbol else ():
+                self._follow_import(view.target(text), text.attribute, node)
+            owner = Node(node.module, node.symbol.partition(".")[0]) if "." in node.symbol else None
+            for ref in symbol.refs:
+                self._follow(node, node if symbol.kind == "class" else owner, ref)
 
     def callers(self, node: Node, depth: int = _NEAR) -> tuple[Node, ...]:
         """The symbols that surely lead to a node in so many steps, whichever way it was reached first."""
@@ -183,19 +192,6 @@ class Reach:
             return
         self.steps[node] = step
         (self._todo if step.sure else self._later).append(node)
-
-    def _process(self, node: Node) -> None:
-        view = self._program.view(node.module)
-        symbol = view.symbols.get(node.symbol) if view else None
-        if view is None or symbol is None:
-            return
-        for text in view.by_scope.get(node.symbol, ()) if node.symbol else ():
-            self._follow_import(view.target(text), text.attribute, node)
-        owner = Node(node.module, node.symbol.partition(".")[0]) if "." in node.symbol else None
-        if symbol.kind == "class":
-            owner = node
-        for ref in symbol.refs:
-            self._follow(node, owner, ref)
 
     def _follow_import(self, module: str, attribute: str | None, source: Node | Entry) -> None:
         if module not in self._program:
@@ -236,7 +232,14 @@ class Reach:
             if symbol.kind == "class" and (symbol.decorated or self._is_hooked(node)):
                 self._make_live(node, Step(body, "registers"))
             elif symbol.serves:
-                self._serve(node, symbol.serves)
+                # An implementation runs from the moment on that the function it serves does.
+                served, rest = self._program.dotted(module, symbol.serves.split("."))
+                if served is None or rest:
+                    continue
+                if served.node in self.steps and served.node not in self._unserved:
+                    self._reach(node, Step(served.node, "dispatches to"))
+                else:
+                    self._serving.setdefault(served.node, []).append(node)
             elif symbol.name.rpartition(".")[2] in _HOOKS:
                 self._reach(node, Step(body, "runs"))
 
@@ -251,19 +254,27 @@ class Reach:
                 return True
         return False
 
-    def _serve(self, node: Node, name: str) -> None:
-        """An implementation runs from the moment on that the function it serves does."""
-        found, rest = self._program.dotted(node.module, name.split("."))
-        if found is None or rest:
-            return
-        if found.node in self.steps and found.node not in self._unserved:
-            self._reach(node, Step(found.node, "dispatches to"))
-        else:
-            self._serving.setdefault(found.node, []).append(node)
-
     def _follow(self, node: Node, owner: Node | None, ref: str) -> None:
-        if ref[0] in "!^=":
-            self._follow_marked(node, ref[0], ref[1:])
+        if ref[0] == "!":
+            # A full name in a text.
+            named = self._program.full_name(ref[1:])
+            if named is not None:
+                self._use(named.node, named.kind, [], node, sure=False)
+            return
+        if ref[0] == "^":
+            # A function of the file that its decorator may call.
+            self._reach(Node(node.module, ref[1:]), Step(node, _AT_DEFINITION))
+            return
+        if ref[0] == "=":
+            # An attribute that is only asked for imports the module that has it, and does not call a function that has
+            # it.
+            found, left = self._program.dotted(node.module, ref[1:].split("."))
+            if found is not None and left and found.kind != "function":
+                self._use(found.node, found.kind, left, node)
+                return
+            if found is not None:
+                self._import(found.node.module, node)
+            self._call_all(left, node)
             return
         kind, made, rest = ref.partition("().")
         if made:
@@ -283,27 +294,6 @@ class Reach:
                 self._ask_module(first.node.module, parts[1], node)
             if found is not None:
                 self._use(found.node, found.kind, left, node)
-
-    def _follow_marked(self, node: Node, mark: str, rest: str) -> None:
-        """A full name in a text, a function of the file that its decorator may call, or an attribute.
-
-        An attribute that is only asked for imports the module that has it, and does not call a function that has it.
-        """
-        if mark == "!":
-            named = self._program.full_name(rest)
-            if named is not None:
-                self._use(named.node, named.kind, [], node, sure=False)
-            return
-        if mark == "^":
-            self._reach(Node(node.module, rest), Step(node, _AT_DEFINITION))
-            return
-        found, left = self._program.dotted(node.module, rest.split("."))
-        if found is not None and left and found.kind != "function":
-            self._use(found.node, found.kind, left, node)
-            return
-        if found is not None:
-            self._import(found.node.module, node)
-        self._call_all(left, node)
 
     def _follow_instance(self, node: Node, owner: Node | None, kind: str, rest: list[str]) -> None:
         if kind == "super":
