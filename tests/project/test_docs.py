@@ -78,6 +78,17 @@ def test_the_map_of_the_code_names_what_exists() -> None:
         assert not name or f"def {name}(" in (ROOT / file).read_text(), (file, name)
 
 
+def test_the_tree_of_the_design_page_has_every_package() -> None:
+    text = _text("design.md").split("<!-- tree -->")[1].split("<!-- end of tree -->")[0]
+    above: list[str] = []
+    drawn = set()
+    for indent, name in re.findall(r"(?m)^( *)([\w/]+)/ +[\d,]+ +\d+$", text):
+        above = [*above[: len(indent) // 2], name]
+        drawn.add("/".join(above))
+    files = (path.relative_to(ROOT) for top in ("bot", "runners") for path in (ROOT / top).rglob("*.py"))
+    assert drawn == {str(folder) for path in files for folder in path.parents if len(folder.parts) > 1}
+
+
 def test_the_labels_of_the_commands_page_are_those_that_are_read() -> None:
     text = _text("commands.md")
     for name in ("run", *(f"level{int(level)}" for level in (min(Level), max(Level)))):

@@ -150,10 +150,7 @@ def fetch_refusals(
 
 
 def check_installation(settings: Settings, environ: Mapping[str, str]) -> str:
-    """What the engine says of itself, empty where none is asked; UserError for a setting that cannot be served here.
-
-    What an extra brings is loaded before: the database's driver and the exporter of traces.
-    """
+    """What the engine says of itself, empty where none is asked; UserError for a setting that cannot be served here."""
     git = Git(Path(os.devnull), environ=environ).run("version")
     if not git.ok:
         raise UserError(f"git cannot be run: {git.error}")
