@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.plan.synthetic_models import sized, synthetic_checkpoint
+from verl_e2e.core.plan.build import sized
+from verl_e2e.core.plan.synthetic_models import synthetic_checkpoint
 from verl_e2e_runner.models import make_model
 
 FORWARD = """

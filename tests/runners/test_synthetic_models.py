@@ -18,8 +18,8 @@ from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.model.jobs import Checkpoint, Job, SiteIsolation
 from verl_e2e.core.model.record import Check
 from verl_e2e.core.model.synthetic import Synthetic
+from verl_e2e.core.plan.build import sized
 from verl_e2e.core.plan.policy import Family
-from verl_e2e.core.plan.synthetic_models import sized
 from verl_e2e_runner.by_hand import dry_run, prepare_by_hand
 from verl_e2e_runner.models import HOST_PYTHON, make_model, model_folder, model_there
 from verl_e2e_runner.preflight.inputs import check_model

@@ -15,7 +15,7 @@ from verl_e2e.cli import cli
 from verl_e2e.cli.command import EXIT_BLOCKED
 
 # At most so many files of ours; what is aimed at is below.
-BUDGETS = {"webhook": 65, "plan": 45, "judge": 41, "run": 54}
+BUDGETS = {"webhook": 59, "plan": 45, "judge": 41, "run": 54}
 AIMS = {"webhook": 60, "plan": 45, "judge": 45, "run": 50}
 
 

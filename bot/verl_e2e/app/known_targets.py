@@ -22,6 +22,8 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import (
     OWN_HEAD,
+    PAUSE,
+    RESUME,
     VERBS,
     Actor,
     Denied,
@@ -59,7 +61,6 @@ from verl_e2e.core.pulls.ledger import (
     RecordedCommand,
     Run,
 )
-from verl_e2e.core.pulls.queue import PAUSE, RESUME
 from verl_e2e.core.pulls.target_state import OtherPull, TargetState
 from verl_e2e.ports import Clock, Ledger, People, Pulls, UnknownPullError, Worklist
 

@@ -26,6 +26,8 @@ from verl_e2e.core.pulls.commands import (
     LEVEL,
     MAX_REQUESTS,
     OWN_HEAD,
+    PAUSE,
+    RESUME,
     VERBS,
     Command,
     CommandLine,
@@ -70,7 +72,6 @@ from verl_e2e.core.pulls.forge import (
     reference_text,
 )
 from verl_e2e.core.pulls.ledger import Approval, Override, RecordedCommand
-from verl_e2e.core.pulls.queue import PAUSE, RESUME
 from verl_e2e.core.report.command_text import render_mistakes, render_named
 from verl_e2e.core.text.escape import markdown, sentence
 from verl_e2e.log_context import add_to_log_context

@@ -19,19 +19,10 @@ from verl_e2e.app.publish import Creations
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.outcome import EngineEnd, of_engine
+from verl_e2e.core.pulls.commands import Pause, pauses_of
 from verl_e2e.core.pulls.forge import Pull, PullState, Reference, Target
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.pulls.queue import (
-    LOOK_S,
-    Pause,
-    Pool,
-    QueueSnapshot,
-    QueueView,
-    ShownPlace,
-    admit,
-    pauses_of,
-    place_of,
-)
+from verl_e2e.core.pulls.queue import LOOK_S, Pool, QueueSnapshot, QueueView, ShownPlace, admit, place_of
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.log_context import log_context
 from verl_e2e.ports import Backend, BackendError, Clock, Ledger, Pulls, QueueLedger, RunWatcher

@@ -7,7 +7,8 @@ import pytest
 from tests.core.builders import judged
 from tests.core.judged import judged as recorded
 from tests.fakes.shown_pull import FAILED, PASSED, shown_card, shown_checks, shown_target_state
-from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict, merged_limitations
+from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict
+from verl_e2e.core.judge.wording import merged_limitations
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.report.checks import job_check_text

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.synthetic import ModelSizes, SizeName, Synthetic
-from verl_e2e.core.plan.synthetic_models import sizes_for
+from verl_e2e.core.plan.build import sizes_for
 
 BASE: dict[str, Any] = {"family": "qwen3_moe", "model_type": "qwen3_moe", "architecture": "Qwen3MoeForCausalLM"}
 

@@ -10,10 +10,9 @@ from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.judge import wording
 from verl_e2e.core.model.jobs import Checkpoint, Data, Repository, SiteProfile
 from verl_e2e.core.model.space import ModelWant, variant_named
-from verl_e2e.core.plan.build import Sources, build_job
+from verl_e2e.core.plan.build import Sources, build_job, sized, sizes_for
 from verl_e2e.core.plan.job_models import job_on_model, shows
 from verl_e2e.core.plan.outline import JobOutline
-from verl_e2e.core.plan.synthetic_models import sized, sizes_for
 
 POLICY = packaged_policy()
 SIZES = st.sampled_from(("1", "2", "4", "8"))

@@ -12,19 +12,18 @@ from hypothesis import strategies as st
 
 from tests.core.pulls.entries import NOW, RESUME, SMOKE, asked, override, run
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.pulls.commands import Pause, pauses_of
 from verl_e2e.core.pulls.job_order import minutes_of
 from verl_e2e.core.pulls.ledger import Priority, QueueTerms, RecordedCommand, RunState
 from verl_e2e.core.pulls.queue import (
     LOOK_S,
     Held,
-    Pause,
     Pool,
     QueueEntry,
     QueuePlace,
     QueueSnapshot,
     admit,
     entry_of,
-    pauses_of,
     place_of,
     pool_of,
 )

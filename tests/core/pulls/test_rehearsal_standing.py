@@ -31,7 +31,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.classify import Reason
 from verl_e2e.core.plan.plan import NotRequired
-from verl_e2e.core.pulls.commands import VERBS, NeedsApproval
+from verl_e2e.core.pulls.commands import VERBS, NeedsApproval, Pause
 from verl_e2e.core.pulls.decide import (
     AFTER_REHEARSAL,
     IMPORTS_SHOWN,
@@ -42,7 +42,7 @@ from verl_e2e.core.pulls.decide import (
     decide_actions,
 )
 from verl_e2e.core.pulls.ledger import JobStatus, Rehearsed, Run, RunState, run_key
-from verl_e2e.core.pulls.queue import Pause, Pool, QueueView, entry_of, pool_of
+from verl_e2e.core.pulls.queue import Pool, QueueView, entry_of, pool_of
 from verl_e2e.core.pulls.target_state import REHEARSAL_FAILED, TargetState, rehearsal_standing, rehearsed_before_jobs
 
 JOB = RehearsalJob(kind="rehearsal", bridge=Repository(path="bridge", commit=HEAD), base=BASE)

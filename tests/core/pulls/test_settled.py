@@ -28,11 +28,12 @@ from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.access import Demand
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.pulls.commands import Pause
 from verl_e2e.core.pulls.decide import Actions, decide_actions
 from verl_e2e.core.pulls.forge import Conclusion
 from verl_e2e.core.pulls.gate import execution_of_job
 from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState
-from verl_e2e.core.pulls.queue import Held, Pause, Pool, QueueView
+from verl_e2e.core.pulls.queue import Held, Pool, QueueView
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.checks import checks_wanted, gate_text, job_check_text
 from verl_e2e.core.report.pull_card import render_pull_card

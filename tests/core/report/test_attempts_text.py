@@ -11,10 +11,11 @@ from datetime import timedelta
 from tests.core.pulls.entries import NOW, SMOKE, asked, run, target_state
 from tests.core.pulls.test_retry import HANG, MARK, ended, passed
 from verl_e2e.core.model.outcome import Result, Stage
+from verl_e2e.core.pulls.commands import Pause
 from verl_e2e.core.pulls.decide import decide_actions
 from verl_e2e.core.pulls.gate import JobStanding
 from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState
-from verl_e2e.core.pulls.queue import Pause, QueuePlace, QueueView
+from verl_e2e.core.pulls.queue import QueuePlace, QueueView
 from verl_e2e.core.pulls.retry import CLASSES, flaky_causes
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.attempts_text import (

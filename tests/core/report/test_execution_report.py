@@ -22,7 +22,7 @@ from tests.core.executions import (
 )
 from tests.core.pulls.entries import POLICY, target_state
 from tests.core.pulls.test_executed_change import BOTH, OLD, PART, SMOKE, UNENTERED, WANTED, ended
-from verl_e2e.core.judge.execution import BASE_NOT_RUN, Recorded, join, match_execution
+from verl_e2e.core.judge.execution import BASE_NOT_RUN, Recorded, execution_line, execution_rows, join, match_execution
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.execution import ChangedFunction, ChangeExecution, Executed
@@ -36,8 +36,6 @@ from verl_e2e.core.report.run_card import (
     Card,
     NotRun,
     card_json,
-    execution_line,
-    execution_rows,
     followups_of,
     render_markdown,
     render_text,

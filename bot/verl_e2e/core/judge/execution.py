@@ -34,6 +34,9 @@ from verl_e2e.core.text.escape import count_of
 NOT_READ = "it ran, but no function that reads what it binds did"
 _SHOWN_FUNCTIONS = 12
 _SHOWN_PLACES = 12
+# The line about all jobs, on a card.
+EXECUTED_TITLE = "Changed code executed"
+_LINE_PLACES, _LINE_JOBS = 8, 6
 # What a record tells of changed code that did not run.
 _UNENTERED = (Entered.NEVER, Entered.AROUND)
 
@@ -511,3 +514,66 @@ def shortfall(joined: JoinedExecution, rules: ExecutionRules, excused: Iterable[
         rows.append((rules.uncoverable, text))
     closing = "; ".join(text for demand, text in rows if demand is Demand.BLOCK)
     return Shortfall(closing, "; ".join(text for demand, text in rows if demand is Demand.ALLOW))
+
+
+def execution_line(joined: JoinedExecution, *, done: bool = True) -> str:
+    """One line on all jobs together, without its title; empty where no job is planned for changed functions.
+
+    `done` says whether no other job is still to run.
+    """
+    rows: list[str] = []
+    head, removed = joined.of_side(Side.HEAD), joined.of_side(Side.MERGE_BASE)
+    unknown = [item for item in head if item.unknown]
+    whose = next(iter(joined.not_recorded.items()), None)
+    why = f" ({whose[0]}: {not_recorded_text(whose[1])})" if whose else ""
+    if len(unknown) < len(head):
+        ran = sum(bool(item.jobs) for item in head)
+        lines_ran, missed = sum(len(item.ran) for item in head), sum(len(item.missed) for item in head)
+        jobs = f" ({and_more(joined.jobs, _LINE_JOBS)})" if ran else ""
+        rows.append(f"{ran} of {len(head)} functions, {lines_ran} of {lines_ran + missed} lines{jobs}")
+        places: list[str] = []
+        for item in head:
+            if item.missed and (item.never or item.jobs):
+                places += [f"{item.function.path}:{lines}" for lines in line_ranges(item.missed)]
+            elif item.never:
+                # Only its head changed.
+                places.append(f"{item.function.path}:{item.function.first_line}")
+        tests = [item.function.place for item in head if item.by_tests and not item.jobs]
+        never = "never executed" if done else "not executed so far"
+        named = ((never, places), ("executed by Bridge tests alone", tests))
+        rows += [f"{title}: {and_more(found, _LINE_PLACES)}" for title, found in named if found]
+        rows += [f"{len(unknown)} not known{why}"] * bool(unknown)
+    elif head:
+        rows.append(f"not known{why}")
+    if removed and joined.base_not_recorded:
+        rows.append(not_recorded_text(joined.base_not_recorded, base=True))
+    elif removed:
+        count = sum(bool(item.jobs) for item in removed)
+        rows.append(f"of the code that the change takes out {count} of {len(removed)} functions ran on the merge base")
+    rows += [f"{joined.left_out} more functions not compared"] * bool(joined.left_out)
+    rows += [f"functions not known in {and_more(joined.unread, _LINE_PLACES)}"] * bool(joined.unread)
+    return "; ".join(rows)
+
+
+def execution_rows(joined: JoinedExecution) -> tuple[str, ...]:
+    """A row for each function, as plain text: where it is, what became of it, and which lines did not run."""
+    rows = []
+    for item in joined.functions:
+        function = item.function
+        condition = f" ({function.condition})" if function.condition else ""
+        lines = ""
+        if item.jobs:
+            timed = item.process and function.first_s is not None and function.entered is Entered.IN_VERL
+            when = f" after {function.first_s:.1f} s" if timed else ""
+            who = f", first in {item.process}{when}" if item.process else ""
+            what = f"ran{'' if function.symbol else ' at import'} in {and_more(item.jobs, _LINE_JOBS)}{who}"
+            lines = f"; lines not run: {', '.join(line_ranges(item.missed))}" if item.missed else ""
+        elif item.by_tests:
+            what = f"executed by Bridge tests alone{condition}"
+        elif item.never and function.entered is Entered.AROUND and not function.symbol:
+            what = NOT_READ
+        else:
+            what = f"{'never ran' if item.never else 'not known'}{condition}"
+        base = "on the merge base " if function.side is Side.MERGE_BASE else ""
+        rows.append(f"{function.place} {function.name}: {base}{what}{lines}")
+    return tuple(rows)

@@ -4,10 +4,8 @@ What runs do not show: each limitation with its jobs, without those that another
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain, repeat
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -130,30 +128,3 @@ class Limitation:
     text: str
     # The aspects of it that another job may show; empty where no job can.
     aspects: tuple[str, ...] = ()
-
-
-def merged_limitations(jobs: Iterable[tuple[str, Verdict]], *, named: bool = True) -> tuple[str, ...]:
-    """Each limitation of these jobs once, with its jobs if `named`; left out if jobs that passed show all of it.
-
-    If they show a part of it, the sentence says which part.
-    """
-    holders: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    shows: list[tuple[str, tuple[str, ...]]] = []
-    for job_id, verdict in jobs:
-        shows.append((job_id, verdict.shows if verdict.result is Result.PASS else ()))
-        # What was added to a verdict later has no aspects.
-        left_open = chain(verdict.left_open, repeat(()))
-        for limitation in zip(verdict.limitations, left_open, strict=False):
-            holders.setdefault(limitation, []).append(job_id)
-    shown = {aspect for _, aspects in shows for aspect in aspects}
-    rows = []
-    for (text, aspects), ids in holders.items():
-        if aspects and shown.issuperset(aspects):
-            continue
-        parts = [(job_id, [aspect for aspect in aspects if aspect in seen]) for job_id, seen in shows]
-        said = [f"{job_id} shows {', '.join(found)}" for job_id, found in parts if found]
-        told = f"{text.rstrip('.')}; {'; '.join(said)}." if said else text
-        every = len(shows) > 1 and {*ids} == {job_id for job_id, _ in shows}
-        who = "all jobs" if every else ", ".join(dict.fromkeys(ids))
-        rows.append(f"{who}: {told}" if named else told)
-    return tuple(dict.fromkeys(rows))

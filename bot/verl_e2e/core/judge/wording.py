@@ -2,12 +2,14 @@
 
 import shlex
 from collections.abc import Iterable, Mapping
+from itertools import chain, repeat
 
+from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Decision, Stage
+from verl_e2e.core.model.outcome import Decision, Result, Stage
 from verl_e2e.core.model.record import LOG_FILE, EndedEvent, EndReason, RepositoryState
 from verl_e2e.core.triage.triage import Triage, TriageVerdict
 
@@ -232,3 +234,30 @@ def contract_broken(broken: tuple[str, ...]) -> str:
     """Uses in verl that the change breaks: they work at the base, so the change is the cause."""
     more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
     return f"verl's use of Bridge breaks at the head and works at the base: {strip_full_stop(broken[0])}{more}"
+
+
+def merged_limitations(jobs: Iterable[tuple[str, Verdict]], *, named: bool = True) -> tuple[str, ...]:
+    """Each limitation of these jobs once, with its jobs if `named`; left out if jobs that passed show all of it.
+
+    If they show a part of it, the sentence says which part.
+    """
+    holders: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    shows: list[tuple[str, tuple[str, ...]]] = []
+    for job_id, verdict in jobs:
+        shows.append((job_id, verdict.shows if verdict.result is Result.PASS else ()))
+        # What was added to a verdict later has no aspects.
+        left_open = chain(verdict.left_open, repeat(()))
+        for limitation in zip(verdict.limitations, left_open, strict=False):
+            holders.setdefault(limitation, []).append(job_id)
+    shown = {aspect for _, aspects in shows for aspect in aspects}
+    rows = []
+    for (text, aspects), ids in holders.items():
+        if aspects and shown.issuperset(aspects):
+            continue
+        parts = [(job_id, [aspect for aspect in aspects if aspect in seen]) for job_id, seen in shows]
+        said = [f"{job_id} shows {', '.join(found)}" for job_id, found in parts if found]
+        told = f"{text.rstrip('.')}; {'; '.join(said)}." if said else text
+        every = len(shows) > 1 and {*ids} == {job_id for job_id, _ in shows}
+        who = "all jobs" if every else ", ".join(dict.fromkeys(ids))
+        rows.append(f"{who}: {told}" if named else told)
+    return tuple(dict.fromkeys(rows))

@@ -150,19 +150,6 @@ def choose(policy: Policy, changed: Iterable[str], modules: Iterable[ChangedModu
     return Choice(tuple(kept), tuple(left_out), limit)
 
 
-def runnable(tests: Iterable[ChosenTest], gpu_count: int) -> tuple[tuple[ChosenTest, ...], tuple[str, ...]]:
-    """The tests that so many GPUs are enough for, and a sentence for each other one."""
-    tests = tuple(tests)
-    kept = tuple(item for item in tests if item.gpu_count <= gpu_count)
-    there = f"and its environment has {gpu_count or 'none'}"
-    beyond = (
-        f"{item.test} is not run: it needs {item.gpu_count} GPU{'s' if item.gpu_count > 1 else ''}, {there}."
-        for item in tests
-        if item not in kept
-    )
-    return kept, tuple(beyond)
-
-
 def _users(choice: ChoiceOfTests, modules: Iterable[ChangedModule], at_head: TestsAtHead) -> list[ChosenTest]:
     """Tests that use changed modules, those of import and export first where the module is about that."""
     about = {module.name: module for module in modules if choice.is_conversion(module.path)}

@@ -8,6 +8,7 @@ from verl_e2e.core.model.jobs import (
     PICTURES,
     WRAPPER_SCRIPT,
     Checkpoint,
+    ChosenTest,
     Data,
     Job,
     JobFeature,
@@ -19,12 +20,15 @@ from verl_e2e.core.model.jobs import (
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS, node_count
 from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, expected_config, expected_of_overrides
-from verl_e2e.core.plan.bridge_tests import runnable
+from verl_e2e.core.model.synthetic import ModelSizes
 from verl_e2e.core.plan.code_plan import Lines, read_overrides, without_touched
 from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.plan.synthetic_models import sized
 
+# Of a wider head the residual stream holds half: the projections are not square.
+_WIDEST = 128
+_LEAST_EXPERTS = 8
+_VOCABULARY = 2048
 _OF_CHECKPOINT = frozenset({Missing.CHECKPOINT, Missing.MODEL, Missing.FEATURE, Missing.GPUS})
 
 
@@ -194,3 +198,65 @@ def _wrapper(outline: JobOutline, site: SiteProfile, nodes: int) -> dict[str, st
 def without_data(site: SiteProfile) -> str:
     """What is wrong with a site for which nothing but jobs with pictures can be built."""
     return f"site profile {site.name} names no task data; add `data:` with train_files and val_files to it"
+
+
+def runnable(tests: Iterable[ChosenTest], gpu_count: int) -> tuple[tuple[ChosenTest, ...], tuple[str, ...]]:
+    """The tests that so many GPUs are enough for, and a sentence for each other one."""
+    tests = tuple(tests)
+    kept = tuple(item for item in tests if item.gpu_count <= gpu_count)
+    there = f"and its environment has {gpu_count or 'none'}"
+    beyond = (
+        f"{item.test} is not run: it needs {item.gpu_count} GPU{'s' if item.gpu_count > 1 else ''}, {there}."
+        for item in tests
+        if item not in kept
+    )
+    return kept, tuple(beyond)
+
+
+def sized(checkpoint: Checkpoint, wrapper: Mapping[str, str]) -> Checkpoint:
+    """The checkpoint with the sizes of its synthetic model, by the job's variables; any other as it is."""
+    recipe = checkpoint.synthetic
+    if recipe is None or recipe.sizes is not None:
+        return checkpoint
+    fitted = recipe.model_copy(
+        update={"sizes": sizes_for(wrapper, least_layers=recipe.least_layers, head_size=recipe.head_size)}
+    )
+    return checkpoint.model_copy(update={"synthetic": fitted})
+
+
+def sizes_for(wrapper: Mapping[str, str], *, least_layers: int = 4, head_size: int = 64) -> ModelSizes:
+    """The smallest sizes that divide by the job's parallel sizes, by the variables of verl's wrapper.
+
+    Every rank gets at least two heads of keys and values and two query heads for each, so that a wrong split of either
+    shows.
+    """
+    # The rollout splits the same heads; two of each rank's stay where nothing is split, too.
+    tensor = max(2, _size(wrapper, "COMMON_TP"), _size(wrapper, "INFER_TP"))
+    stages = _size(wrapper, "COMMON_PP") * _size(wrapper, "COMMON_VPP")
+    kv_heads, heads = 2 * tensor, 4 * tensor
+    hidden = heads * min(head_size, _WIDEST)
+    return ModelSizes(
+        layers=_multiple(stages, least_layers),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        ffn=2 * hidden,
+        expert_ffn=64 * kv_heads,
+        experts=_multiple(_size(wrapper, "COMMON_EP"), _LEAST_EXPERTS),
+        experts_per_token=2,
+        positions=4096,
+        vocabulary=_multiple(tensor * 128, _VOCABULARY),
+        window=128,
+    )
+
+
+def _size(wrapper: Mapping[str, str], name: str) -> int:
+    """A parallel size; what is absent or `null` is one."""
+    value = wrapper.get(name, "")
+    return int(value) if value.isdecimal() and int(value) else 1
+
+
+def _multiple(of: int, least: int) -> int:
+    """The smallest multiple that is not below `least`."""
+    return -(-least // of) * of

@@ -15,7 +15,6 @@ from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.reach.other_paths import is_among
 from verl_e2e.core.reach.program import Summary, absolute, module_name, parse_to_read
 from verl_e2e.core.reach.syntax import dotted
-from verl_e2e.core.reach.users import name_tails
 
 _PROCESSES = re.compile(rb"nproc[-_]per[-_]node[\s=\"',]+(\d{1,3})")
 _NO_DEVICE = re.compile(r"\bnot\b.*\bcuda\b|\bcuda\b.*<")
@@ -137,7 +136,7 @@ class FilesOfTree:
     def __init__(self, files: Iterable[str], policy: Policy, is_set_aside: Callable[[str], bool]) -> None:
         roots = policy.reach.roots if policy.reach is not None else ()
         paths = tuple(files)
-        common = {name for name, count in Counter(name_tails(path)[0] for path in paths).items() if count > 1}
+        common = {name for name, count in Counter(_name_tails(path)[0] for path in paths).items() if count > 1}
         # The files that are modules of the package under test.
         self.modules = frozenset(_modules_of_package(paths, policy))
         self._always: set[str] = set()
@@ -149,7 +148,7 @@ class FilesOfTree:
             if is_among(path, roots) or not is_set_aside(path):
                 self._always.add(path)
                 continue
-            name, with_folder = name_tails(path)
+            name, with_folder = _name_tails(path)
             if name not in common and not name.endswith(".py"):
                 self._named.setdefault(name, []).append(path)
             elif "/" in path:
@@ -161,9 +160,15 @@ class FilesOfTree:
 
         A name is that of a file with its folder, and stands for the file's name by itself too.
         """
-        names = {tail for name in named for tail in name_tails(name)}
+        names = {tail for name in named for tail in _name_tails(name)}
         found = (path for name in names & self._named.keys() for path in self._named[name])
         return frozenset((*self._always, *(self.modules & imported), *found))
+
+
+def _name_tails(path: str) -> tuple[str, str]:
+    """The name of a file, by itself and with the folder that it is in."""
+    parts = path.rsplit("/", 2)
+    return parts[-1], "/".join(parts[-2:])
 
 
 def _modules_of_package(files: Iterable[str], policy: Policy) -> Iterator[str]:

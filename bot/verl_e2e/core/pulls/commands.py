@@ -414,6 +414,7 @@ def _value(read: WordReader, word: _Word, text: str) -> str:
 GivenEntry = RecordedCommand | Approval | Override
 # How many different requests for one head are served; each may be several jobs.
 MAX_REQUESTS = 20
+PAUSE, RESUME = "pause", "resume"
 _BEGINS_AGAIN = frozenset({"run", "rerun", LEVEL})
 
 
@@ -509,6 +510,36 @@ def _means(asked: RecordedCommand, last: Run) -> bool:
             return last.job_id == REHEARSAL
         case _:
             return False
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause of a repository that holds now: nothing is started there, and what runs goes on."""
+
+    # The login of the person who paused.
+    actor: str
+    # When.
+    at: datetime
+    # The person's reason.
+    reason: str
+
+    @property
+    def in_short(self) -> str:
+        """Who paused, and since when."""
+        return f"paused by {self.actor} since {self.at:%Y-%m-%d %H:%M} UTC"
+
+
+def pauses_of(switches: Iterable[RecordedCommand]) -> Mapping[str, Pause]:
+    """The pauses by repository, from every `pause` and `resume` that was ever accepted; the last one counts."""
+    found: dict[str, Pause] = {}
+    for entry in in_written_order(switches):
+        if not isinstance(entry, RecordedCommand):
+            continue
+        if entry.verb == PAUSE:
+            found[entry.repository] = Pause(entry.actor, entry.written or entry.at, entry.arguments[0])
+        elif entry.verb == RESUME:
+            found.pop(entry.repository, None)
+    return found
 
 
 # GitHub's words for an author of whom nothing was ever merged here.

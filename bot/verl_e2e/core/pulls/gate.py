@@ -17,10 +17,9 @@ from verl_e2e.core.model.known_defects import QuarantinedCause, Validity
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.outline import TimedJob, minutes_to_answer
-from verl_e2e.core.pulls.commands import asked_again
+from verl_e2e.core.pulls.commands import Pause, asked_again
 from verl_e2e.core.pulls.forge import Conclusion, MergeGroup
 from verl_e2e.core.pulls.ledger import SATISFIED, UNDERWAY, JobStatus, Override, Run, RunState, status_of_run, turn_of
-from verl_e2e.core.pulls.queue import Pause
 from verl_e2e.core.pulls.retry import MAY_PASS, STALE, RetryClass, class_of, was_blocked
 from verl_e2e.core.pulls.target_state import Hold, TargetState, hold, hold_in_queue, hold_of_plan
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, changed_since, does, origin_text, replaced_run, runs_of

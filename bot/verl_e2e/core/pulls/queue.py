@@ -1,4 +1,4 @@
-"""The queue: the pool of a run, which waiting runs get a slot, a pause, and the place of a target.
+"""The queue: the pool of a run, which waiting runs get a slot, and the place of a target.
 
 Merge groups come first, then the priority that a maintainer gave, then who asked first. Nothing overtakes a run that
 does not fit, so a large job starts some time.
@@ -7,7 +7,7 @@ one answer after the other, and one that is killed leaves either the whole decis
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
@@ -16,11 +16,10 @@ from pydantic import AwareDatetime
 
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.jobs import Digest
-from verl_e2e.core.pulls.commands import in_written_order
+from verl_e2e.core.pulls.commands import Pause, pauses_of
 from verl_e2e.core.pulls.job_order import minutes_of
 from verl_e2e.core.pulls.ledger import Note, Priority, RecordedCommand, Run, RunState
 
-PAUSE, RESUME = "pause", "resume"
 # What got a slot is submitted within seconds; after this the service cannot reach its pull request.
 _SUBMITTED_WITHIN = timedelta(hours=1)
 _PRIORITIES = tuple(Priority)
@@ -109,36 +108,6 @@ def pool_of(entry: QueueEntry, pools: Collection[Pool]) -> Pool | None:
     apart = entry.from_fork and any(pool.for_forks for pool in pools)
     own = (pool for pool in pools if pool.for_forks == apart)
     return next((pool for pool in own if not pool.sizes or entry.gpu_count in pool.sizes), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A pause of a repository that holds now: nothing is started there, and what runs goes on."""
-
-    # The login of the person who paused.
-    actor: str
-    # When.
-    at: datetime
-    # The person's reason.
-    reason: str
-
-    @property
-    def in_short(self) -> str:
-        """Who paused, and since when."""
-        return f"paused by {self.actor} since {self.at:%Y-%m-%d %H:%M} UTC"
-
-
-def pauses_of(switches: Iterable[RecordedCommand]) -> Mapping[str, Pause]:
-    """The pauses by repository, from every `pause` and `resume` that was ever accepted; the last one counts."""
-    found: dict[str, Pause] = {}
-    for entry in in_written_order(switches):
-        if not isinstance(entry, RecordedCommand):
-            continue
-        if entry.verb == PAUSE:
-            found[entry.repository] = Pause(entry.actor, entry.written or entry.at, entry.arguments[0])
-        elif entry.verb == RESUME:
-            found.pop(entry.repository, None)
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from verl_e2e.core.pulls.commands import (
     Counted,
     GivenEntry,
     NeedsApproval,
+    Pause,
     Trusted,
     Uncounted,
     asked_again,
@@ -29,7 +30,7 @@ from verl_e2e.core.pulls.commands import (
 )
 from verl_e2e.core.pulls.forge import MergeGroup, OpenCheck, Pull, PullState, Target, repository_of
 from verl_e2e.core.pulls.ledger import UNDERWAY, JobStatus, Override, Run, RunState, run_key, status_of_run
-from verl_e2e.core.pulls.queue import Held, Pause, QueueView
+from verl_e2e.core.pulls.queue import Held, QueueView
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, continued
 from verl_e2e.core.text.escape import Prose, prose
 

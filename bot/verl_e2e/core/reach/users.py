@@ -23,13 +23,7 @@ def named_files(source: bytes) -> tuple[str, ...]:
     words = set(source.translate(_PATHS_ALONE).split())
     quoted = (part for word in words if b'"' in word and b"." in word for part in word.split(b'"')[:-1])
     names = (name.decode("ascii").strip("./") for name in quoted if b"." in name)
-    return tuple(sorted({name_tails(name)[1] for name in names}))
-
-
-def name_tails(path: str) -> tuple[str, str]:
-    """The name of a file, by itself and with the folder that it is in."""
-    parts = path.rsplit("/", 2)
-    return parts[-1], "/".join(parts[-2:])
+    return tuple(sorted({"/".join(name.rsplit("/", 2)[-2:]) for name in names}))
 
 
 def taken_elsewhere(module: str, program: Program, reach: Reach, counts: Callable[[str], bool]) -> frozenset[str]:

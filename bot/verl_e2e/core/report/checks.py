@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.compare.rehearsal import CellOutcome
+from verl_e2e.core.judge.execution import EXECUTED_TITLE, execution_line
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.jobs import REHEARSAL
@@ -34,7 +35,6 @@ from verl_e2e.core.pulls.ledger import ENDED, SATISFIED, JobStatus, Run, RunStat
 from verl_e2e.core.pulls.target_state import RehearsalStanding, TargetState
 from verl_e2e.core.pulls.wanted_jobs import origin_text
 from verl_e2e.core.report.attempts_text import attempt_rows, queue_notices, used_minutes
-from verl_e2e.core.report.run_card import TITLE, execution_line
 from verl_e2e.core.report.verdict_rows import (
     command_rows,
     curves,
@@ -168,7 +168,7 @@ def gate_text(found: Iterable[JobStanding], gate: Gate, notices: tuple[str, ...]
     blocks += [TextBlock("", (sentence(notice, 600),), "", 1_000) for notice in notices]
     executed = execution_line(joined_execution(required), done=gate.status is not JobStatus.RUNNING)
     if executed:
-        blocks.append(TextBlock("", (f"{TITLE}: {sentence(executed, 1500)}",), "", 4_000))
+        blocks.append(TextBlock("", (f"{EXECUTED_TITLE}: {sentence(executed, 1500)}",), "", 4_000))
     blocks += _jobs("| required job | status | reason |", required)
     if not gate.is_open:
         unsatisfied = [standing for standing in required if standing.state not in SATISFIED]

@@ -8,8 +8,9 @@ through `verl_e2e.core.text.escape`.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from verl_e2e.core.judge.verdict_document import Verdict, merged_limitations, read_verdict
-from verl_e2e.core.judge.wording import purpose_rows, requested_work
+from verl_e2e.core.judge.execution import EXECUTED_TITLE, execution_line, execution_rows
+from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
+from verl_e2e.core.judge.wording import merged_limitations, purpose_rows, requested_work
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import SUSPECTS_WORD
 from verl_e2e.core.plan.plan import Plan, Reason
@@ -22,7 +23,6 @@ from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.wanted_jobs import is_image_pinned, origin_text
 from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, queue_notices, used_minutes
 from verl_e2e.core.report.checks import rehearsal_block, rehearsal_line
-from verl_e2e.core.report.run_card import TITLE, execution_line, execution_rows
 from verl_e2e.core.report.verdict_rows import (
     command_rows,
     curves,
@@ -101,7 +101,7 @@ def _head(target_state: TargetState, steps: Actions) -> TextBlock:
         rows.append(f"> {sentence(line, 1000)}")
     executed = execution_line(joined_execution(steps.standings), done=gate.status is not JobStatus.RUNNING)
     if executed:
-        rows.append(f"> {TITLE}: {sentence(executed, 1500)}")
+        rows.append(f"> {EXECUTED_TITLE}: {sentence(executed, 1500)}")
     for override in target_state.overrides:
         who, why = markdown(override.actor, 60), sentence(override.reason, 300)
         rows.append(f"> ⚠️ Level {int(override.level)} overridden by {who} on `{override.head_sha[:12]}`: {why}")

@@ -1,7 +1,4 @@
-"""The card of run folders: the fixed summary of one or several jobs, as plain text, as GitHub Markdown and as JSON.
-
-With it what a change's jobs executed of it, for cards and checks: one line, and a row for each function.
-"""
+"""The card of run folders: the fixed summary of one or several jobs, as plain text, as GitHub Markdown and as JSON."""
 
 import json
 from collections.abc import Iterable
@@ -9,27 +6,21 @@ from dataclasses import asdict, dataclass
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.execution import (
-    NOT_READ,
+    EXECUTED_TITLE,
     JoinedExecution,
     Shortfall,
     accepted,
-    and_more,
+    execution_line,
+    execution_rows,
     in_tests_alone,
     join,
-    not_recorded_text,
     shortfall,
 )
 from verl_e2e.core.judge.verdict import of_job_not_run, of_nothing_required, with_contract
-from verl_e2e.core.judge.verdict_document import (
-    VERDICT_SCHEMA,
-    Verdict,
-    document_text,
-    merged_limitations,
-    verdict_fields,
-)
+from verl_e2e.core.judge.verdict_document import VERDICT_SCHEMA, Verdict, document_text, verdict_fields
+from verl_e2e.core.judge.wording import merged_limitations
 from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.evidence import Evidence
-from verl_e2e.core.model.execution import Entered, Side, line_ranges
 from verl_e2e.core.model.outcome import Deliverable, Result
 from verl_e2e.core.report.comparison_text import markdown_rows, verdict_of
 from verl_e2e.core.text.escape import (
@@ -44,74 +35,6 @@ from verl_e2e.core.text.escape import (
 )
 from verl_e2e.core.triage.explain import Explained, explain_json
 from verl_e2e.core.triage.triage import Triage, triage_json
-
-TITLE = "Changed code executed"
-_SHOWN_PLACES = 8
-_SHOWN_JOBS = 6
-
-
-def execution_line(joined: JoinedExecution, *, done: bool = True) -> str:
-    """One line on all jobs together, without its title; empty where no job is planned for changed functions.
-
-    `done` says whether no other job is still to run.
-    """
-    rows: list[str] = []
-    head, removed = joined.of_side(Side.HEAD), joined.of_side(Side.MERGE_BASE)
-    unknown = [item for item in head if item.unknown]
-    whose = next(iter(joined.not_recorded.items()), None)
-    why = f" ({whose[0]}: {not_recorded_text(whose[1])})" if whose else ""
-    if len(unknown) < len(head):
-        ran = sum(bool(item.jobs) for item in head)
-        lines_ran, missed = sum(len(item.ran) for item in head), sum(len(item.missed) for item in head)
-        jobs = f" ({and_more(joined.jobs, _SHOWN_JOBS)})" if ran else ""
-        rows.append(f"{ran} of {len(head)} functions, {lines_ran} of {lines_ran + missed} lines{jobs}")
-        places: list[str] = []
-        for item in head:
-            if item.missed and (item.never or item.jobs):
-                places += [f"{item.function.path}:{lines}" for lines in line_ranges(item.missed)]
-            elif item.never:
-                # Only its head changed.
-                places.append(f"{item.function.path}:{item.function.first_line}")
-        tests = [item.function.place for item in head if item.by_tests and not item.jobs]
-        never = "never executed" if done else "not executed so far"
-        named = ((never, places), ("executed by Bridge tests alone", tests))
-        rows += [f"{title}: {and_more(found, _SHOWN_PLACES)}" for title, found in named if found]
-        rows += [f"{len(unknown)} not known{why}"] * bool(unknown)
-    elif head:
-        rows.append(f"not known{why}")
-    if removed and joined.base_not_recorded:
-        rows.append(not_recorded_text(joined.base_not_recorded, base=True))
-    elif removed:
-        count = sum(bool(item.jobs) for item in removed)
-        rows.append(f"of the code that the change takes out {count} of {len(removed)} functions ran on the merge base")
-    rows += [f"{joined.left_out} more functions not compared"] * bool(joined.left_out)
-    rows += [f"functions not known in {and_more(joined.unread, _SHOWN_PLACES)}"] * bool(joined.unread)
-    return "; ".join(rows)
-
-
-def execution_rows(joined: JoinedExecution) -> tuple[str, ...]:
-    """A row for each function, as plain text: where it is, what became of it, and which lines did not run."""
-    rows = []
-    for item in joined.functions:
-        function = item.function
-        condition = f" ({function.condition})" if function.condition else ""
-        lines = ""
-        if item.jobs:
-            timed = item.process and function.first_s is not None and function.entered is Entered.IN_VERL
-            when = f" after {function.first_s:.1f} s" if timed else ""
-            who = f", first in {item.process}{when}" if item.process else ""
-            what = f"ran{'' if function.symbol else ' at import'} in {and_more(item.jobs, _SHOWN_JOBS)}{who}"
-            lines = f"; lines not run: {', '.join(line_ranges(item.missed))}" if item.missed else ""
-        elif item.by_tests:
-            what = f"executed by Bridge tests alone{condition}"
-        elif item.never and function.entered is Entered.AROUND and not function.symbol:
-            what = NOT_READ
-        else:
-            what = f"{'never ran' if item.never else 'not known'}{condition}"
-        base = "on the merge base " if function.side is Side.MERGE_BASE else ""
-        rows.append(f"{function.place} {function.name}: {base}{what}{lines}")
-    return tuple(rows)
-
 
 # GitHub takes 65,536 characters in a comment; the card stays below by rule.
 MAX_MARKDOWN = 60_000
@@ -256,7 +179,7 @@ def _groups(card: Card) -> tuple[tuple[str, tuple[Deliverable, ...]], ...]:
 def _evidence_rows(card: Card) -> Iterable[str]:
     executed = execution_line(execution_of_card(card))
     if executed:
-        yield f"- {TITLE}: {one_line(executed, _MAX_EXECUTED)}"
+        yield f"- {EXECUTED_TITLE}: {one_line(executed, _MAX_EXECUTED)}"
     for verdict in card.verdicts:
         if len(_groups(card)) > 1:
             reason = accepted_in(card, verdict)
@@ -307,7 +230,7 @@ def render_markdown(card: Card) -> str:
     head = (
         f"**Requested coverage:** {markdown(coverage_of(card))}  ",
         f"**Checkpoint/config:** {markdown(checkpoint_of(card))}{'  ' if executed else ''}",
-        *([f"**{TITLE}:** {markdown(executed, _MAX_EXECUTED)}"] if executed else []),
+        *([f"**{EXECUTED_TITLE}:** {markdown(executed, _MAX_EXECUTED)}"] if executed else []),
     )
     blocks = [TextBlock(f"### {_ICON[result]} {result} - {sentence(sentence_of(card))}\n", head, "", 16_000)]
     for job_id, group in _groups(card):
