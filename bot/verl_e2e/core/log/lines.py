@@ -127,7 +127,9 @@ def parse_text(number: int, text: str, whole: str, label: str = "") -> Line:
         kept = whole[: len(whole) - len(text)]
         text = last_painted(text)
         whole = kept + text
-    source = _source(prefix)
+    logger = prefix[2] or ""
+    # The time stamp in vLLM's own prefix changes within one traceback; the file and line do not.
+    source = prefix[1] + logger[logger.rfind(" ", 0, -1) :] if logger else prefix[1]
     if "[repeated " in text:
         text = _REPEATED.sub("", text)
         source += FOLDED if source else ""
@@ -158,12 +160,6 @@ def program_head(text: str) -> ProgramHead:
 def last_painted(text: str) -> str:
     """What a terminal would show last of a line with carriage returns."""
     return next((part for part in reversed(text.split("\r")) if part.strip()), "")
-
-
-def _source(prefix: re.Match[str]) -> str:
-    logger = prefix[2] or ""
-    # The time stamp in vLLM's own prefix changes within one traceback; the file and line do not.
-    return prefix[1] + logger[logger.rfind(" ", 0, -1) :] if logger else prefix[1]
 
 
 MAX_LEAVES: Final = 64

@@ -15,7 +15,7 @@ import math
 import re
 import shlex
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
@@ -66,7 +66,18 @@ class Asked:
             for number, text in self._variables
             for name, value in _assigned(text)
         )
-        return (*islice(variables, MAX_SETTINGS), *islice(_overrides(self._command), MAX_SETTINGS))
+        # A command over one line or several, or the list that Hydra prints.
+        text = " ".join(text for _, text in self._command)
+        listed = _LISTED.search(text)
+        try:
+            words = [item for item in ast.literal_eval(listed[1]) if isinstance(item, str)] if listed else _words(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            words = []
+        overrides = []
+        for found in islice(filter(None, map(_OVERRIDE.fullmatch, words)), MAX_SETTINGS):
+            number = next((number for number, row in self._command if found[0] in row), self._command[0][0])
+            overrides.append(AskedSetting(found[1], found[2], _at(number, found[0]), override=True))
+        return (*islice(variables, MAX_SETTINGS), *overrides)
 
     def echoed(self, number: int, text: str, *, ended: bool) -> None:
         """Take what the driver's shell printed on a line; `ended` when the run has ended before it."""
@@ -92,21 +103,6 @@ class Asked:
         """Take Hydra's list of overrides, which it prints when the program failed, where no command was echoed."""
         if not self._command and _LISTED.search(line.text):
             self._command.append((line.number, line.text))
-
-
-def _overrides(command: Sequence[Echo]) -> Iterator[AskedSetting]:
-    """The overrides of a command over one line or several, or of the list that Hydra prints."""
-    text = " ".join(text for _, text in command)
-    listed = _LISTED.search(text)
-    try:
-        words = [item for item in ast.literal_eval(listed[1]) if isinstance(item, str)] if listed else _words(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        words = []
-    for word in words:
-        found = _OVERRIDE.fullmatch(word)
-        if found is not None:
-            number = next((number for number, text in command if found[0] in text), command[0][0])
-            yield AskedSetting(found[1], found[2], _at(number, found[0]), override=True)
 
 
 def _assigned(text: str) -> Iterator[tuple[str, str]]:

@@ -291,7 +291,15 @@ class LogScanner:
                     return False
             position = end + 1
         self._lines = number + block.count(b"\n", position)
-        self._remember_ends(block)
+        self._above = (self._above + block[-_WINDOW:])[-_WINDOW:]
+        if self._first is None:
+            self._first = parse_line(1, without_middle(block[: block.index(b"\n")])).excerpt()
+        tail = block[-LINE_CAP:]
+        stripped = tail.rstrip()
+        if stripped:
+            after = tail.count(b"\n", len(stripped))
+            self._last = (self._lines - after + 1, stripped[stripped.rfind(b"\n") + 1 :])
+        self._size += len(block)
         return True
 
     def _take(self, number: int, block: bytes, start: int, end: int, marks: Sequence[int]) -> None:
@@ -327,18 +335,6 @@ class LogScanner:
         for text in reversed(self._recent(LINES_BACK)):
             for piece in reversed(self._unwrapper.pieces(text, text, learn=False)):
                 yield parse_text(0, piece.text, piece.whole, piece.label)
-
-    def _remember_ends(self, block: bytes) -> None:
-        self._above = (self._above + block[-_WINDOW:])[-_WINDOW:]
-        if self._first is None:
-            self._first = parse_line(1, without_middle(block[: block.index(b"\n")])).excerpt()
-        tail = block[-LINE_CAP:]
-        stripped = tail.rstrip()
-        if stripped:
-            after = tail.count(b"\n", len(stripped))
-            start = stripped.rfind(b"\n") + 1
-            self._last = (self._lines - after + 1, stripped[start:])
-        self._size += len(block)
 
 
 @lru_cache(maxsize=4096)

@@ -401,7 +401,18 @@ class TracebackReader:
             return True
         raised = None if text[0].isspace() else exception_of(text)
         if raised is not None and (self._frames or self.chain.segments[-1] or _REMOTE_MARK in raised[1]):
-            self._raise(line, *raised)
+            kind, message = raised
+            frames, self._frames = self._frames, _Frames()
+            at, calls = line.excerpt(), frames.kept()
+            if len(self.chain.segments[-1]) < MAX_SEGMENTS:
+                self.chain.segments[-1].append(
+                    Raised(kind, message[:_MAX_MESSAGE], at, calls, frames.inner, ErrorMessage(message))
+                )
+            remote = _REMOTE.search(message)
+            if remote is not None:
+                self._frames.add_remote(remote[1])
+            self._phase = _Phase.MESSAGE
+            self._patience = MESSAGE_LINES
             return True
         if text[0].isspace():
             return True
@@ -421,18 +432,6 @@ class TracebackReader:
             self._frames.add_remote(remote[1])
             return True
         return False
-
-    def _raise(self, line: Line, kind: str, message: str) -> None:
-        frames, self._frames = self._frames, _Frames()
-        at, calls = line.excerpt(), frames.kept()
-        raised = Raised(kind, message[:_MAX_MESSAGE], at, calls, frames.inner, ErrorMessage(message))
-        if len(self.chain.segments[-1]) < MAX_SEGMENTS:
-            self.chain.segments[-1].append(raised)
-        remote = _REMOTE.search(message)
-        if remote is not None:
-            self._frames.add_remote(remote[1])
-        self._phase = _Phase.MESSAGE
-        self._patience = MESSAGE_LINES
 
     def _in_message(self, line: Line, text: str) -> bool:
         header = _HEADER.match(text)

@@ -120,10 +120,6 @@ def _compiled_pattern(line: str) -> tuple[re.Pattern[str], bool]:
     return pattern.regex, bool(pattern.include)
 
 
-def _any_word(words: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(fnmatch.translate(word) for word in words))
-
-
 def _level(number: int) -> Level:
     if number not in set(Level):
         raise UnfitError(f"{number} is not a level", f"use {int(min(Level))} to {int(max(Level))}")
@@ -181,4 +177,10 @@ Patterns = Annotated[
     ),
 ]
 # Shell patterns, at least one, as one expression that matches whole identifiers.
-Words = Annotated[re.Pattern[str], _written(Annotated[tuple[Text, ...], Field(min_length=1)], _any_word)]
+Words = Annotated[
+    re.Pattern[str],
+    _written(
+        Annotated[tuple[Text, ...], Field(min_length=1)],
+        lambda words: re.compile("|".join(map(fnmatch.translate, words))),
+    ),
+]

@@ -273,17 +273,15 @@ def entered_files(executed: Executed) -> dict[str, EnteredBy]:
     """By file the functions that processes of the run entered; a focused Bridge test is none of them."""
     found: dict[str, EnteredBy] = {}
     for file in executed.files:
-        entered = {
-            function.symbol: roles for function in file.functions if (roles := _roles(executed, function.first_s))
-        }
+        entered: dict[str, tuple[ProcessRole, ...]] = {}
+        for function in file.functions:
+            known = {executed.processes[at].role for at in function.first_s if 0 <= at < len(executed.processes)}
+            roles = tuple(role for role in ProcessRole if role in known and role is not ProcessRole.BRIDGE_TEST)
+            if roles:
+                entered[function.symbol] = roles
         if entered:
             found[file.path] = dict(sorted(entered.items()))
     return dict(sorted(found.items()))
-
-
-def _roles(executed: Executed, processes: Iterable[int]) -> tuple[ProcessRole, ...]:
-    known = {executed.processes[index].role for index in processes if 0 <= index < len(executed.processes)}
-    return tuple(role for role in ProcessRole if role in known and role is not ProcessRole.BRIDGE_TEST)
 
 
 # What a verdict carries; further functions are counted. In the order of path and line, so that the verdicts of

@@ -300,21 +300,6 @@ _REWARD_KEY = "reward.reward_model.enable"
 _WITHOUT_REWARD_MODEL = f"{_REWARD_KEY}=False"
 
 
-def _part_of_gpu(site: SiteProfile) -> tuple[str, ...]:
-    """The overrides that keep a job to its part of a GPU; none where it has the GPU for itself.
-
-    With the cache's size given, vLLM does not measure the free memory, which other runs change meanwhile.
-    """
-    share = site.needs.gpu_share
-    if share == 1:
-        return ()
-    cache = int(_CACHE_PART * share * site.gpu_memory_gib * _GIB)
-    return (
-        f"{_ROLLOUT}.gpu_memory_utilization={round(_ROLLOUT_PART * share, 3)}",
-        f"+{_ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes={cache}",
-    )
-
-
 def common_overrides(site: SiteProfile, *, reward_model: bool, gpus_of_node: int, nodes: int = 1) -> tuple[str, ...]:
     """The Hydra overrides of every job: no reward model unless it is asked for, and what it may use of its hosts.
 
@@ -323,8 +308,16 @@ def common_overrides(site: SiteProfile, *, reward_model: bool, gpus_of_node: int
     without_reward = () if reward_model else (_WITHOUT_REWARD_MODEL,)
     if nodes > 1:
         return (*without_reward, f"trainer.nnodes={nodes}")
-    cpus = f"ray_kwargs.ray_init.num_cpus={site.ray_cpus_of(gpus_of_node)}"
-    return (*without_reward, *(() if site.ray_address is not None else (cpus,)), *_part_of_gpu(site))
+    given = list(without_reward)
+    if site.ray_address is None:
+        given.append(f"ray_kwargs.ray_init.num_cpus={site.ray_cpus_of(gpus_of_node)}")
+    share = site.needs.gpu_share
+    if share != 1:
+        # With the cache's size given, vLLM does not measure the free memory, which other runs change meanwhile.
+        cache = int(_CACHE_PART * share * site.gpu_memory_gib * _GIB)
+        given.append(f"{_ROLLOUT}.gpu_memory_utilization={round(_ROLLOUT_PART * share, 3)}")
+        given.append(f"+{_ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes={cache}")
+    return tuple(given)
 
 
 class JobFeature(Document):

@@ -91,12 +91,30 @@ def _costs(count: int = 1) -> dict[str, object]:
 
 def backtest_json(outcomes: Sequence[PlannedPull]) -> dict[str, object]:
     """The whole backtest as one document."""
-    return {
-        "schema": 2,
-        **asdict(figures(outcomes)),
-        **_costs(),
-        "prs": [_outcome_json(outcome) for outcome in outcomes],
-    }
+    rows = []
+    for outcome in outcomes:
+        wasted: list[dict[str, object]] = []
+        for level in sorted(outcome.wasted):
+            reasons = [
+                {"path": reason.path, "symbol": reason.symbol, "reason": reason.reason, "via": list(reason.via)}
+                for reason in _reasons(outcome, level)
+            ]
+            wasted.append({"level": int(level), "reasons": reasons})
+        row = {
+            "pr": outcome.pull.pr,
+            "title": outcome.pull.title,
+            "levels": _numbers(outcome.levels),
+            "required": _numbers(outcome.pull.required),
+            "optional": _numbers(outcome.pull.optional),
+            "missed": _numbers(outcome.missed),
+            "wasted": wasted,
+            "features": list(outcome.plan.features) if outcome.plan else [],
+            "families": list(outcome.plan.families) if outcome.plan else [],
+            "gpu_minutes": outcome.plan.gpu_minutes if outcome.plan else 0,
+            "problem": outcome.problem,
+        }
+        rows.append(row)
+    return {"schema": 2, **asdict(figures(outcomes)), **_costs(), "prs": rows}
 
 
 def render_backtest(outcomes: Sequence[PlannedPull]) -> str:
@@ -171,29 +189,6 @@ def render_usage(counted: Usage) -> str:
 
 def _share(part: int, whole: int) -> float:
     return round(part / whole, 4) if whole else 1.0
-
-
-def _outcome_json(outcome: PlannedPull) -> dict[str, object]:
-    wasted: list[dict[str, object]] = []
-    for level in sorted(outcome.wasted):
-        reasons = [
-            {"path": reason.path, "symbol": reason.symbol, "reason": reason.reason, "via": list(reason.via)}
-            for reason in _reasons(outcome, level)
-        ]
-        wasted.append({"level": int(level), "reasons": reasons})
-    return {
-        "pr": outcome.pull.pr,
-        "title": outcome.pull.title,
-        "levels": _numbers(outcome.levels),
-        "required": _numbers(outcome.pull.required),
-        "optional": _numbers(outcome.pull.optional),
-        "missed": _numbers(outcome.missed),
-        "wasted": wasted,
-        "features": list(outcome.plan.features) if outcome.plan else [],
-        "families": list(outcome.plan.families) if outcome.plan else [],
-        "gpu_minutes": outcome.plan.gpu_minutes if outcome.plan else 0,
-        "problem": outcome.problem,
-    }
 
 
 def _reasons(outcome: PlannedPull, level: Level) -> list[Reason]:

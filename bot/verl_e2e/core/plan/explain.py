@@ -55,7 +55,14 @@ def explanations(
     """
     name = readable(judged.path)
     reasons = [reason for reason in planned.reasons if reason.path == name]
-    whole = _whole(judged, planned, reasons, condition)
+    if planned.levels:
+        general = [reason.reason for reason in reasons if reason.symbol is None or not reason.rule]
+        by_name = [_BY_NAME] if judged.effects is None else []
+        why = "; ".join(filter(None, (*dict.fromkeys(general), *by_name, condition)))
+        whole = Explanation(judged.path, "", levels=planned.levels, rules=_rules(reasons), reason=why)
+    else:
+        why = "; ".join(f"{group.name}: {group.reason}" for group in planned.exempted)
+        whole = Explanation(judged.path, "", reason=why)
     if judged.effects is None or judged.exemption is not None:
         return (whole,)
     wanted = [name for name in names if not symbol or name == symbol or name.startswith(f"{symbol}.")]
@@ -128,17 +135,6 @@ def render_explanation(explanation: Explanation) -> str:
 def explanation_json(explanation: Explanation) -> dict[str, object]:
     """One explanation as a document."""
     return {**asdict(explanation), "path": readable(explanation.path), "symbol": explanation.symbol or None}
-
-
-def _whole(judged: Classified, planned: Plan, reasons: list[Reason], condition: str) -> Explanation:
-    """The path as a whole: the levels of the plan, or why there are none."""
-    if not planned.levels:
-        reason = "; ".join(f"{group.name}: {group.reason}" for group in planned.exempted)
-        return Explanation(judged.path, "", reason=reason)
-    general = [reason.reason for reason in reasons if reason.symbol is None or not reason.rule]
-    by_name = [_BY_NAME] if judged.effects is None else []
-    reason = "; ".join(filter(None, (*dict.fromkeys(general), *by_name, condition)))
-    return Explanation(judged.path, "", levels=planned.levels, rules=_rules(reasons), reason=reason)
 
 
 def _of_symbol(path: str, name: str, reasons: list[Reason]) -> Explanation:

@@ -75,22 +75,19 @@ def _tests(body: list[ast.stmt], *, on_gpu: bool, marks: frozenset[str]) -> Iter
 
 
 def _asks_for_gpu(decorators: Iterable[ast.expr], marks: frozenset[str]) -> bool:
-    return any(_is_gpu_mark(decorator, marks) for decorator in decorators)
-
-
-def _is_gpu_mark(node: ast.expr, marks: frozenset[str]) -> bool:
-    owner, _, name = dotted(node).rpartition(".")
-    if owner.rpartition(".")[2] != "mark":
-        return False
-    arguments = [*node.args, *(keyword.value for keyword in node.keywords)] if isinstance(node, ast.Call) else []
-    if name in _SKIPS:
-        return bool(arguments) and _NO_DEVICE.search(ast.unparse(arguments[0])) is not None
-    texts = [
-        argument.value
-        for argument in arguments
-        if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
-    ]
-    return name in marks and (not texts or any("gpu" in text.lower() for text in texts))
+    for node in decorators:
+        owner, _, name = dotted(node).rpartition(".")
+        if owner.rpartition(".")[2] != "mark":
+            continue
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)] if isinstance(node, ast.Call) else []
+        texts = [item.value for item in arguments if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+        if name in _SKIPS:
+            asks = bool(arguments) and _NO_DEVICE.search(ast.unparse(arguments[0])) is not None
+        else:
+            asks = name in marks and (not texts or any("gpu" in text.lower() for text in texts))
+        if asks:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)

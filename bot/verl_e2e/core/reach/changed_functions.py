@@ -94,8 +94,22 @@ class Readers:
         self._attributes: dict[str, _Lines] = {}
         self._methods: dict[str, _Lines] = {}
         for node in walk(tree):
-            if isinstance(node, Function | ast.Lambda) and (symbol := code.name(node)):
-                self._read(node, symbol, code.lines(node))
+            if not isinstance(node, Function | ast.Lambda) or not (symbol := code.name(node)):
+                continue
+            reported = code.lines(node)
+            body = [node.body] if isinstance(node, ast.Lambda) else node.body
+            inside = [item for statement in body for item in own_nodes(statement)]
+            shared = {name for item in inside if isinstance(item, ast.Global) for name in item.names}
+            own = {name for item in (*inside, *walk(node.args)) for name in bound_names(item)} - shared
+            self._methods.setdefault(symbol.rpartition(".")[0], {}).setdefault(symbol, set()).update(reported)
+            for item in inside:
+                match item:
+                    case ast.Name(id=name, ctx=ast.Load(), lineno=line) if name not in own and line in reported:
+                        self._names.setdefault(name, {}).setdefault(symbol, set()).add(line)
+                    case ast.Attribute(attr=name, ctx=ast.Load(), lineno=line) if line in reported:
+                        self._attributes.setdefault(name, {}).setdefault(symbol, set()).add(line)
+                    case _:
+                        pass
 
     def of(self, mark: Mark) -> ReadBy | None:
         """The functions that read what a statement of the module or of a class body binds; None where none does."""
@@ -108,21 +122,6 @@ class Readers:
         functions = tuple(Reader(symbol, tuple(sorted(lines))) for symbol, lines in found.items() if lines)
         functions = tuple(sorted(functions, key=lambda reader: (reader.lines, reader.symbol)))
         return ReadBy(frozenset() if bound.classes else bound.names, functions) if functions else None
-
-    def _read(self, node: Function | ast.Lambda, symbol: str, reported: frozenset[int]) -> None:
-        body = [node.body] if isinstance(node, ast.Lambda) else node.body
-        inside = [item for statement in body for item in own_nodes(statement)]
-        shared = {name for item in inside if isinstance(item, ast.Global) for name in item.names}
-        own = {name for item in (*inside, *walk(node.args)) for name in bound_names(item)} - shared
-        self._methods.setdefault(symbol.rpartition(".")[0], {}).setdefault(symbol, set()).update(reported)
-        for item in inside:
-            match item:
-                case ast.Name(id=name, ctx=ast.Load(), lineno=line) if name not in own and line in reported:
-                    self._names.setdefault(name, {}).setdefault(symbol, set()).add(line)
-                case ast.Attribute(attr=name, ctx=ast.Load(), lineno=line) if line in reported:
-                    self._attributes.setdefault(name, {}).setdefault(symbol, set()).add(line)
-                case _:
-                    pass
 
 
 def _bound_by(mark: Mark) -> _Bound:

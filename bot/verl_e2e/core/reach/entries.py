@@ -48,7 +48,17 @@ def uses_of(sources: Mapping[str, bytes], package: str, source: str) -> Uses:
     object's method. Names are followed across files, for an object is handed on under one name; no further than
     those two calls, for what a model or a tensor is asked for says nothing about the package.
     """
-    imports = [entry for path, text in sorted(sources.items()) for entry in _imports(path, text, package)]
+    imports: list[Entry] = []
+    named = (package.encode(), f"from {package.partition('.')[0]} import".encode())
+    for path, text in sorted(sources.items()):
+        for item in summarize(text).imports if any(part in text for part in named) else ():
+            module = item.module if item.attribute is None else f"{item.module}.{item.attribute}"
+            if item.dots or item.typing or not f"{module}.".startswith(f"{package}."):
+                continue
+            if f"{item.module}.".startswith(f"{package}."):
+                imports.append(Entry(item.module, item.attribute, path, item.line, item.guarded))
+            else:
+                imports.append(Entry(module, None, path, item.line, item.guarded))
     names = {entry.attribute for entry in imports if entry.attribute}
     files = _Files(sources)
     holders = set(names)
@@ -123,20 +133,6 @@ def _read(path: str, source: bytes) -> _File | None:
             elif isinstance(node.func, ast.Name):
                 calls.append(_site(path, node, node.func.id, method=False))
     return _File(path, tuple(assigned), tuple(attributes), tuple(calls), tuple(methods))
-
-
-def _imports(path: str, source: bytes, package: str) -> Iterator[Entry]:
-    top, _, _ = package.partition(".")
-    if package.encode() not in source and f"from {top} import".encode() not in source:
-        return
-    for item in summarize(source).imports:
-        module = item.module if item.attribute is None else f"{item.module}.{item.attribute}"
-        if item.dots or item.typing or not f"{module}.".startswith(f"{package}."):
-            continue
-        if f"{item.module}.".startswith(f"{package}."):
-            yield Entry(item.module, item.attribute, path, item.line, item.guarded)
-        else:
-            yield Entry(module, None, path, item.line, item.guarded)
 
 
 def _site(path: str, node: ast.Call, name: str, *, method: bool) -> CallSite:

@@ -136,13 +136,11 @@ class Reach:
         found = self._program.lookup(entry.module, entry.attribute) if known else None
         if found is None:
             self.unresolved.append(entry)
-            self._guess(entry)
         else:
             self._use(found.node, found.kind, [], entry)
-
-    def _guess(self, entry: Entry) -> None:
-        """An import that this tree cannot serve: whatever has the name elsewhere, else what a factory would make."""
-        name = entry.attribute or ""
+            return
+        # This tree cannot serve the import: whatever has the name elsewhere, else what a factory would make.
+        name = entry.attribute
         # The class that a factory function makes, judged by its name.
         verb = next((verb for verb in _FACTORIES if name.startswith(verb)), None)
         kin = name[len(verb) :].replace("_", "").lower() if verb else ""

@@ -69,20 +69,18 @@ def key_lines(verdict: Verdict) -> tuple[str, ...]:
 def curves(verdict: Verdict) -> Iterator[str]:
     """The curves of a learning signal, one for each row: title, first value, sparkline, last value, aligned."""
     for item in verdict.key_lines:
-        if item.criterion == Criterion.LEARNING_SIGNAL:
-            yield from ([one_line(item.summary, 400)] if item.summary else [])
-            yield from _aligned(one_line(item.excerpt, 2000).split(", "))
-
-
-def _aligned(curves: list[str]) -> Iterator[str]:
-    """Rows of equal columns where each is `title first sparkline last`, else as they are."""
-    cells = [curve.rsplit(" ", 3) for curve in curves]
-    if any(len(row) != 4 for row in cells):
-        yield from curves
-        return
-    widths = [max(len(row[column]) for row in cells) for column in range(4)]
-    for title, first, line, last in cells:
-        yield f"  {title:<{widths[0]}}  {first:>{widths[1]}} {line:<{widths[2]}} {last}"
+        if item.criterion != Criterion.LEARNING_SIGNAL:
+            continue
+        if item.summary:
+            yield one_line(item.summary, 400)
+        rows = one_line(item.excerpt, 2000).split(", ")
+        cells = [row.rsplit(" ", 3) for row in rows]
+        if any(len(row) != 4 for row in cells):
+            yield from rows
+            continue
+        widths = [max(len(row[column]) for row in cells) for column in range(4)]
+        for title, first, line, last in cells:
+            yield f"  {title:<{widths[0]}}  {first:>{widths[1]}} {line:<{widths[2]}} {last}"
 
 
 def links(url: str) -> str:

@@ -112,18 +112,6 @@ def _curves(steps: Sequence[MetricStep], *quantities: CurveQuantity) -> Iterator
     return (found for found in (curve(steps, quantity) for quantity in quantities) if found is not None)
 
 
-def _policy_moved(steps: Sequence[MetricStep]) -> bool | None:
-    """Whether the policy went away from the reference; None when the run prints no KL divergence from it.
-
-    An adapter that starts at random is away from the reference from the first step on, so the divergence must grow.
-    """
-    found = curve(steps, KL)
-    if found is None or found.name not in KL.names[:2]:
-        return None
-    sizes = [abs(value) for value in found.values]
-    return median(last_third(sizes)) > max(_UNMOVED_KL, _GROWN_KL * sizes[0])
-
-
 def last_third(values: Sequence[float]) -> Sequence[float]:
     """The last third of a series, of at least one value."""
     return values[-max(1, len(values) // 3) :]
@@ -513,8 +501,12 @@ def _judged(steps: Sequence[MetricStep], trained: Sequence[MetricStep], options:
     elif direction(moved) is Direction.UP:
         outcome, way, more = SignalOutcome.PASSED, "rose from", ""
     else:
-        moving = _policy_moved(trained)
-        verb = "moved" if moving else "did not move"
-        more = "" if moving is None else f"; the policy {verb} from the reference"
+        away, more = curve(trained, KL), ""
+        if away is not None and away.name in KL.names[:2]:
+            # An adapter that starts at random is away from the reference from the first step on, so the divergence must
+            # grow.
+            distances = [abs(value) for value in away.values]
+            moving = median(last_third(distances)) > max(_UNMOVED_KL, _GROWN_KL * distances[0])
+            more = f"; the policy {'moved' if moving else 'did not move'} from the reference"
         outcome, way = SignalOutcome.FLAT, "stayed at"
     return SignalReport(outcome, f"{reward.name} {way} {sizes} {order}{more}", reward.steps[-1], reward, moved)

@@ -276,7 +276,14 @@ def parallel_sizes(case: Case) -> Evidence:
         if wrong:
             return _sizes_evidence(case, State.BROKEN, wrong, config.line)
     config = configs[-1]
-    sizes = _sizes(config)
+    # The sizes of each model that the configuration shows whole.
+    sizes: dict[str, Sizes] = {}
+    for role, root in _ROLES.items():
+        values = {name: lookup(config.values, f"{root}.{key}", NOT_PRINTED) for name, key in _SIZES.items()}
+        # An unset one (no virtual pipeline, expert tensor size like the dense one) counts as 1.
+        values = {name: 1 if value is None else value for name, value in values.items()}
+        if all(type(size) is int and size > 0 for size in values.values()):
+            sizes[role] = Sizes(**values)
     nodes, gpus = (lookup(config.values, f"trainer.{key}") for key in ("nnodes", "n_gpus_per_node"))
     world = nodes * gpus if type(nodes) is int and type(gpus) is int else 0
     actor = sizes.get("actor")
@@ -300,18 +307,6 @@ def parallel_sizes(case: Case) -> Evidence:
 
 def _sizes_evidence(case: Case, state: State, summary: str, line: int = 0, excerpt: str = "") -> Evidence:
     return Evidence(state, summary, case.log, line, excerpt or (summary if line else ""))
-
-
-def _sizes(config: ResolvedConfig) -> dict[str, Sizes]:
-    """The sizes of each model that the configuration shows whole."""
-    found = {}
-    for role, root in _ROLES.items():
-        values = {name: lookup(config.values, f"{root}.{key}", NOT_PRINTED) for name, key in _SIZES.items()}
-        # An unset one (no virtual pipeline, expert tensor size like the dense one) counts as 1.
-        sizes = {name: 1 if value is None else value for name, value in values.items()}
-        if all(type(size) is int and size > 0 for size in sizes.values()):
-            found[role] = Sizes(**sizes)
-    return found
 
 
 def _sizes_gaps(case: Case, sizes: Mapping[str, Sizes], world: int) -> Iterator[str]:

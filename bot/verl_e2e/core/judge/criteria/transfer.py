@@ -516,9 +516,16 @@ def _state_faults(taken: Snapshots, saved: OfRanks, loaded: OfRanks, built: OfRa
     }
     for rank in common:
         yield from _faults_of_rank(taken, saved[rank], loaded[rank], built.get(rank), cut)
+
+    def differs(_: str, parts: Sequence[Tensor], others: Sequence[Tensor]) -> str | None:
+        if adds_up(others, parts):
+            return None
+        zero = all(tensor.square == 0 for tensor in others) and any(tensor.square for tensor in parts)
+        return "all zero" if zero else "its parts on all ranks do not add up to what was saved"
+
     before, after = _added_up(saved, cut), _added_up(loaded, cut)
     absent = "not there on any rank after the load" if is_whole(*loaded.values()) else ""
-    yield from taken.faults(before, after, _sums, absent=absent)
+    yield from taken.faults(before, after, differs, absent=absent)
 
 
 def _faults_of_rank(
@@ -560,13 +567,6 @@ def _added_up(state: OfRanks, cut: set[str]) -> dict[str, list[Tensor]]:
             if _whole(tensor.name) in cut:
                 parts.setdefault(_whole(tensor.name), []).append(tensor)
     return parts
-
-
-def _sums(_: str, parts: Sequence[Tensor], others: Sequence[Tensor]) -> str | None:
-    if adds_up(others, parts):
-        return None
-    zero = all(tensor.square == 0 for tensor in others) and any(tensor.square for tensor in parts)
-    return "all zero" if zero else "its parts on all ranks do not add up to what was saved"
 
 
 _ABSENT = re.compile(r"Can't find (\S{1,200}) in hf_keys$")
