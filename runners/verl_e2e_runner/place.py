@@ -395,6 +395,21 @@ class HostPlace:
 
 
 @contextmanager
+def rehearsal_number(environ: Mapping[str, str]) -> Iterator[int]:
+    """Hold a number that no run and no other rehearsal of the host has: limits of a user count all of its processes.
+
+    Where none can be had, it is the first one of rehearsals.
+    """
+    folder = Path(environ.get(FOLDER_VARIABLE) or _FOLDER)
+    make_folder(folder)
+    with ExitStack() as held:
+        note = f"rehearsal in process {os.getpid()}"
+        numbers = range(MOST_RUNS_ON_A_HOST)
+        number = next((item for item in numbers if take_lock(held, folder / f"rehearsal.{item}", note)), 0)
+        yield MOST_RUNS_ON_A_HOST + number
+
+
+@contextmanager
 def take_place(
     job: Job,
     problem: str,

@@ -1,4 +1,4 @@
-"""When a cell of a rehearsal hangs: its driver's own loop, over cells that sleep, spin or are merely slow."""
+"""The driver's own loop over cells that sleep, spin or are merely slow, and on a host without a process left."""
 
 import json
 import os
@@ -53,3 +53,32 @@ def test_a_cell_hangs_when_it_rests_or_computes_too_long_and_not_when_it_is_slow
         "spins": "Hang",
         "slow": None,
     }
+
+
+FULL_HOST = """
+import errno, os, sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[1]]
+import driver
+
+refused, fork = int(sys.argv[3]), os.fork
+def fork_of_a_full_host():
+    global refused
+    refused -= 1
+    if refused >= 0:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+
+os.fork, driver._FORK_S = fork_of_a_full_host, 1.2
+driver.run_cell = lambda task, _request: driver.put(task.put, {"cell": task.cell, "error": None})
+driver.run_cells([driver.Task("a", "qwen3-plain", Path(sys.argv[2], "a.json"))], {"workers": 1, "limit_s": 2})
+"""
+
+
+@pytest.mark.parametrize(("refused", "expected"), [(2, None), (50, "Exhausted")])
+def test_a_full_host_is_asked_again_and_then_named(tmp_path: Path, refused: int, expected: str | None) -> None:
+    argv = (str(REHEARSAL / "bin/python"), "-c", FULL_HOST, str(PROGRAMS), str(tmp_path), str(refused))
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env={"PATH": os.defpath})
+    assert done.returncode == 0, done.stderr
+    error = json.loads((tmp_path / "a.json").read_text())["error"]
+    assert (error and error["type"]) == expected

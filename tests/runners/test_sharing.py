@@ -13,11 +13,11 @@ import pytest
 from tests.core.builders import make_job
 from tests.fakes.patience import HANG_S
 from verl_e2e.adapters.dispatch.local_backend import HOST_VARIABLE
-from verl_e2e.core.model.jobs import Job, Network, SiteIsolation, SiteProfile
+from verl_e2e.core.model.jobs import MOST_RUNS_ON_A_HOST, Job, Network, SiteIsolation, SiteProfile
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.record import Gpu
 from verl_e2e_runner import place as places
-from verl_e2e_runner.place import FOLDER_VARIABLE, HostPlace, open_lock, take_place
+from verl_e2e_runner.place import FOLDER_VARIABLE, HostPlace, open_lock, rehearsal_number, take_place
 from verl_e2e_runner.samplers import Device, Devices
 
 SHARING = SiteIsolation(network=Network.NONE)
@@ -216,3 +216,12 @@ def test_a_named_folder_is_a_host_of_its_own(tmp_path: Path) -> None:
         assert elsewhere.finding.ok
         with place(tmp_path, alone, gpus(1)) as second:
             assert not second.finding.ok
+
+
+def test_a_rehearsal_has_a_number_that_no_run_and_no_other_rehearsal_has(tmp_path: Path) -> None:
+    environ = {FOLDER_VARIABLE: str(tmp_path)}
+    with rehearsal_number(environ) as first, rehearsal_number(environ) as second:
+        assert first != second
+        assert min(first, second) >= MOST_RUNS_ON_A_HOST
+    with rehearsal_number(environ) as again:
+        assert again == first

@@ -64,11 +64,16 @@ def open_apart(
     limits: DriverLimits,
     *,
     require_cage: bool,
+    number: int = 0,
 ) -> Apart:
-    """Make the folder of one driver below `own`, new, and its cage; UserError where a required one cannot be made."""
+    """Make the folder of one driver below `own`, new, and its cage; UserError where a required one cannot be made.
+
+    `number` is the driver's among all that runs code on the host: it has its own user, whose limits no other reaches.
+    """
     shutil.rmtree(own, ignore_errors=True)
     scratch = own / "code"
     site = SiteIsolation(network=Network.NONE, shm_gib=1.0, tmp_gib=1.0, processes=limits.processes)
+    site = site.model_copy(update={"user": site.user + number})
     host: Host = try_cage(site, environ)
     if host.tools is None and require_cage:
         raise UserError(f"--require-cage: no cage can be made on this host: {host.problem}; {ISOLATION_FIX}")

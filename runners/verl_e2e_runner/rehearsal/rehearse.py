@@ -22,7 +22,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
 from verl_e2e.core.model.record import EndReason
 from verl_e2e_runner.folder.recorder import Recorder, host_redactor, record_end, usable_key
-from verl_e2e_runner.place import current_mode, lock_within
+from verl_e2e_runner.place import current_mode, lock_within, rehearsal_number
 from verl_e2e_runner.process.processes import Ended, HostClock, received_signals, run_program, utc_now
 from verl_e2e_runner.rehearsal.apart import REQUEST, DriverLimits, collect_records, open_apart, run_apart
 from verl_e2e_runner.rehearsal.cells import CELLS
@@ -119,40 +119,43 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Rehe
     models = make_models(wanted, place)
     reads = (*roots, models, PROGRAMS.parent)
     own = place.work / "running" / out.name
-    apart = open_apart(own, place.python, reads, place.environ, place.limits, require_cage=place.require_cage)
-    names = [f"{name}.json" for name in ("import", "complete", *wanted.cells)]
-    whole = _has_records(out, place)
-    for file in out.glob("*.json"):
-        if whole and file.name in names:
-            shutil.copy(file, apart.scratch / "out")
-        else:
-            file.unlink()
-    out.mkdir(parents=True, exist_ok=True)
-    faults, verl = wanted.faults, place.verl and apart.scratch / place.verl.name
-    if place.verl and verl:
-        # A file of the user's where the code may read it, without a change of its own mode.
-        shutil.copyfile(place.verl, verl)
-        verl.chmod(0o644)
-    request = {
-        **_models_request(wanted, models, place),
-        "run": not whole,
-        "imports": list(wanted.imports),
-        "roots": {str(root): short for root, short in roots.items()},
-        "out": str(apart.scratch / "out"),
-        "limit_s": _CELL_S,
-        "verl": str(verl or ""),
-        "faults": faults and _faults_request(faults),
-    }
-    (apart.scratch / REQUEST).write_text(json.dumps(request))
-    variables = {**_environment(place), "PYTHONPATH": os.pathsep.join(map(str, roots))}
-    argv = (str(place.python), str(PROGRAMS / "driver.py"), str(apart.scratch / REQUEST))
-    finished, note = run_apart(apart, argv, variables, place.limits)
-    collect_records(apart, [*([] if whole else names), *([OBSERVED] if faults else [])], out)
-    (out / "driver.log").write_text(f"{finished.stdout}\n{finished.stderr}\n{finished.ending}\n")
-    (out / _RUN_NOTE).write_text(note.model_dump_json())
-    if faults:
-        (out / _TRIED).write_text(json.dumps(_faults_request(faults)))
-    shutil.rmtree(own, ignore_errors=True)
+    with rehearsal_number(place.environ) as number:
+        apart = open_apart(
+            own, place.python, reads, place.environ, place.limits, require_cage=place.require_cage, number=number
+        )
+        names = [f"{name}.json" for name in ("import", "complete", *wanted.cells)]
+        whole = _has_records(out, place)
+        for file in out.glob("*.json"):
+            if whole and file.name in names:
+                shutil.copy(file, apart.scratch / "out")
+            else:
+                file.unlink()
+        out.mkdir(parents=True, exist_ok=True)
+        faults, verl = wanted.faults, place.verl and apart.scratch / place.verl.name
+        if place.verl and verl:
+            # A file of the user's where the code may read it, without a change of its own mode.
+            shutil.copyfile(place.verl, verl)
+            verl.chmod(0o644)
+        request = {
+            **_models_request(wanted, models, place),
+            "run": not whole,
+            "imports": list(wanted.imports),
+            "roots": {str(root): short for root, short in roots.items()},
+            "out": str(apart.scratch / "out"),
+            "limit_s": _CELL_S,
+            "verl": str(verl or ""),
+            "faults": faults and _faults_request(faults),
+        }
+        (apart.scratch / REQUEST).write_text(json.dumps(request))
+        variables = {**_environment(place), "PYTHONPATH": os.pathsep.join(map(str, roots))}
+        argv = (str(place.python), str(PROGRAMS / "driver.py"), str(apart.scratch / REQUEST))
+        finished, note = run_apart(apart, argv, variables, place.limits)
+        collect_records(apart, [*([] if whole else names), *([OBSERVED] if faults else [])], out)
+        (out / "driver.log").write_text(f"{finished.stdout}\n{finished.stderr}\n{finished.ending}\n")
+        (out / _RUN_NOTE).write_text(note.model_dump_json())
+        if faults:
+            (out / _TRIED).write_text(json.dumps(_faults_request(faults)))
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def _faults_request(faults: FaultTargets) -> dict[str, object]:

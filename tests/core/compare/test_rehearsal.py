@@ -23,6 +23,7 @@ from verl_e2e.core.model.execution import ChangedFunction, Excuse, ExcusedLines,
 PATH = "src/megatron/bridge/peft/lora.py"
 ERROR = CellError(type="KeyError", text="'weight'", at="megatron/bridge/peft/lora.py:3")
 HANG = CellError(type="Hang", text="no end within 120 s", at="")
+EXHAUSTED = CellError(type="Exhausted", text="the host had nothing left for it (BlockingIOError: ...)", at="")
 TENSOR = TensorSummary(shape=(2, 3), dtype="float32", digest="a" * 16, norm=2.0, sketch=(1.0, -1.0))
 
 
@@ -65,6 +66,9 @@ RAISED = record("a", error=ERROR)
         (RAISED, record("a", error=HANG), CellOutcome.BLOCKED),
         (None, GOOD, CellOutcome.BLOCKED),
         (None, RAISED, CellOutcome.BLOCKED),
+        # What a host had no process for says nothing of the change.
+        (GOOD, record("a", error=EXHAUSTED), CellOutcome.BLOCKED),
+        (record("a", error=EXHAUSTED), GOOD, CellOutcome.BLOCKED),
     ],
 )
 def test_a_cell_is_judged_by_what_is_newly_wrong(
@@ -73,6 +77,21 @@ def test_a_cell_is_judged_by_what_is_newly_wrong(
     found = judged(base, head)
     assert [cell.outcome for cell in found.cells if cell.cell == "a"] == [expected]
     assert found.outcome is expected
+
+
+@pytest.mark.parametrize(("other", "expected"), [(GOOD, CellOutcome.BLOCKED), (BAD, CellOutcome.FAIL)])
+def test_a_cell_that_the_host_blocks_may_hide_a_fault(other: CellRecord, expected: CellOutcome) -> None:
+    same, full = record(IMPORTS), record("b", error=EXHAUSTED)
+    base = {IMPORTS: same, "a": GOOD, "b": record("b")}
+    assert judge_rehearsal(base, {IMPORTS: same, "a": other, "b": full}, ()).outcome is expected
+
+
+def test_a_head_is_not_blamed_before_its_code_ran() -> None:
+    base = {IMPORTS: record(IMPORTS), "a": GOOD}
+    found = judge_rehearsal(base, {}, ())
+    assert [cell.outcome for cell in found.cells] == [CellOutcome.BLOCKED, CellOutcome.BLOCKED]
+    died = record(IMPORTS, error=CellError(type="Died", text="the process ended while it imported", at=""))
+    assert judge_rehearsal(base, {IMPORTS: died}, ()).outcome is CellOutcome.FAIL
 
 
 def test_what_fails_on_both_sides_and_what_is_fixed_is_said() -> None:

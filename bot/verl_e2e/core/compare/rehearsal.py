@@ -179,6 +179,8 @@ def observations(
 
 # The record of what the process that all cells are forks of did: its imports.
 IMPORTS = "import"
+# The type of an error of the host alone: it had no process, thread or place for a file left.
+EXHAUSTED = "Exhausted"
 # A quantity of a rank ends in it and the number of the rank.
 RANK = "@"
 # More than a record of the largest cell has: its bytes, its quantities, its files with their entered lines.
@@ -299,7 +301,7 @@ class CellOutcome(StrEnum):
 
     # An oracle newly fails, or the head raises where the base does not.
     FAIL = "Fail"
-    # The base does not run, so nothing can be compared.
+    # Nothing can be compared: the base does not run, or the host had nothing left for one side.
     BLOCKED = "Blocked"
     # A quantity differs, or the head runs where the base does not, and no oracle newly fails.
     CHANGED = "Changed"
@@ -342,6 +344,11 @@ class CellVerdict:
     cause: str = ""
     # Whether the cell's model could not be made.
     no_model: bool = False
+
+    @property
+    def of_the_host(self) -> bool:
+        """Whether the host alone is why one side gave nothing, so that the cell may do something else another time."""
+        return self.outcome is CellOutcome.BLOCKED and None in (self.base_error, self.head_error)
 
     @property
     def raises_at_base(self) -> bool:
@@ -404,8 +411,9 @@ class Rehearsal:
 
 
 # Errors of a cell that no exception of the code stands behind.
-_OF_THE_HOST = frozenset({"Missing", "Hang", "Died"})
+_OF_THE_HOST = frozenset({"Missing", "Hang", "Died", EXHAUSTED})
 _NO_RECORD = CellError(type="Missing", text="there is no record of it", at="")
+_NOT_BEGUN = CellError(type=EXHAUSTED, text="the process ended before it imported anything of the head", at="")
 
 
 def judge_rehearsal(
@@ -426,13 +434,18 @@ def judge_rehearsal(
     """
     functions = tuple(changed)
     names = [IMPORTS, *asked, *head, *base]
-    judged = [_judge_cell(name, base.get(name), head.get(name)) for name in dict.fromkeys(names)]
+    # Before it imports the head, a driver leaves a record of that: without one none of the head's code ran.
+    absent = _NO_RECORD if IMPORTS in head else _NOT_BEGUN
+    judged = [_judge_cell(name, base.get(name), head.get(name), absent) for name in dict.fromkeys(names)]
     cells = tuple(_with_causes(judged, head, functions))
     imported, *others = cells
-    # What is blocked in some cells does not hide what others show; where it is all of them, nothing was compared.
+    # What the base blocks in some cells does not hide what others show; where it is all of them, nothing was compared.
+    # What the host blocks may hide a fault.
     compared = {cell.outcome for cell in others if cell.outcome is not CellOutcome.BLOCKED}
     shown = compared | ({imported.outcome} - {CellOutcome.BLOCKED})
+    unmeasured = CellOutcome.FAIL not in shown and any(cell.of_the_host for cell in others)
     blocked = imported.outcome is CellOutcome.BLOCKED or not (compared or imported.outcome is CellOutcome.FAIL)
+    blocked = blocked or unmeasured
     outcome = CellOutcome.BLOCKED if blocked else next(outcome for outcome in CellOutcome if outcome in shown)
     record = head.get(IMPORTS)
     libraries = ", ".join(f"{name} {version}" for name, version in record.libraries.items()) if record else ""
@@ -453,10 +466,11 @@ def judge_rehearsal(
     )
 
 
-def _judge_cell(name: str, base: CellRecord | None, head: CellRecord | None) -> CellVerdict:
+def _judge_cell(name: str, base: CellRecord | None, head: CellRecord | None, absent: CellError) -> CellVerdict:
     base_error = _NO_RECORD if base is None else base.error
-    head_error = _NO_RECORD if head is None else head.error
-    if base is None or (base_error is not None and head_error is not None):
+    head_error = absent if head is None else head.error
+    errors = [error.type for error in (base_error, head_error) if error is not None]
+    if base is None or len(errors) > 1 or EXHAUSTED in errors:
         # Two errors are never called equal: nothing of the cell was compared.
         no_model = any(side is not None and side.no_model for side in (base, head))
         return CellVerdict(name, CellOutcome.BLOCKED, head_error=head_error, base_error=base_error, no_model=no_model)

@@ -32,7 +32,10 @@ import models
 import stand_in
 import torch
 import transformers
-from shared import Lines, attempted, put, ranges
+from shared import EXHAUSTED, Lines, attempted, described_error, is_exhausted, put, ranges
+
+# Seconds in which a host may get a process free.
+_FORK_S = 60.0
 
 
 def main():
@@ -43,6 +46,10 @@ def main():
     entered = Lines(request["roots"])
     stand_in.install()
     began = time.monotonic()
+    if request["run"]:
+        # Without any record of the imports, the trees' code never ran.
+        died = {"type": "Died", "text": "the process ended while it imported", "at": "", "traceback": []}
+        put(out / "import.json", {"cell": "import", "error": died})
     entered.start()
     record = {"cell": "import", **attempted(lambda: import_all(request["imports"]))}
     entered.stop()
@@ -68,7 +75,9 @@ def main():
         run_cells([Task(name, name, out / f"{name}.json") for name in request["cells"]], request)
         for name in request["cells"]:
             compare_layouts(cells.CELLS[name], out)
-        put(out / "complete.json", {"cells": request["cells"]})
+        records = (json.loads((out / f"{name}.json").read_text()) for name in request["cells"])
+        if not any(record["error"] and record["error"]["type"] == EXHAUSTED for record in records):
+            put(out / "complete.json", {"cells": request["cells"]})
     if request["faults"]:
 
         def run(tasks, until):
@@ -148,7 +157,11 @@ def run_cells(tasks, request, until=None):
             if running and busy + ranks > request["workers"]:
                 break
             task = waiting.pop(0)
-            child = os.fork()
+            try:
+                child = fork()
+            except OSError as error:
+                put(task.put, {"cell": task.cell, "error": described_error(error)})
+                continue
             if not child:
                 os.setsid()
                 run_cell(task, request)
@@ -166,6 +179,18 @@ def run_cells(tasks, request, until=None):
                 put(task.put, {"cell": task.cell, "error": error, "seconds": seconds})
         if not ended:
             time.sleep(0.02)
+
+
+def fork():
+    """Fork; where the host has no process left, try again for a while."""
+    until = time.monotonic() + _FORK_S
+    while True:
+        try:
+            return os.fork()
+        except OSError as error:
+            if not is_exhausted(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.5)
 
 
 class Running:
@@ -281,7 +306,7 @@ def run_ranks(cell, folder, work, request, *, again):
     """Run all ranks to their end; their errors, the likely cause first, and the lines that each entered."""
     children, name = [], "resumed" if again else "ran"
     for rank in range(cell.ranks):
-        child = os.fork()
+        child = fork()
         if not child:
             rank_process(cell, folder, work, rank, request, again=again)
             os._exit(0)

@@ -5,6 +5,7 @@ Python has it. Before 3.12 a trace function does it, which leaves each function 
 entered nothing new.
 """
 
+import errno
 import json
 import os
 import sys
@@ -13,6 +14,8 @@ import typing
 from pathlib import Path
 
 _MOST_LINES = 400
+# The type of an error that says something of the host alone: it had no process, thread or place for a file left.
+EXHAUSTED = "Exhausted"
 
 
 def set_up():
@@ -46,7 +49,18 @@ def described_error(error):
     last = next((frame for frame in reversed(frames) if "/megatron/" in frame.filename), frames[-1] if frames else None)
     at = f"megatron/{last.filename.rpartition('/megatron/')[2]}:{last.lineno}" if last else ""
     text = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
-    return {"type": type(error).__name__, "text": str(error)[:2000], "at": at, "traceback": text}
+    name, words = type(error).__name__, str(error)
+    if is_exhausted(error):
+        name, words = EXHAUSTED, f"the host had nothing left for it ({name}: {words})"
+    return {"type": name, "text": words[:2000], "at": at, "traceback": text}
+
+
+def is_exhausted(error):
+    """Whether the host had no process, thread or place for a file left."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EAGAIN, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
+    # Python's words, and those of C++ for a thread that cannot be started.
+    return isinstance(error, RuntimeError) and str(error) in ("can't start new thread", os.strerror(errno.EAGAIN))
 
 
 def put(path, document):
