@@ -17,7 +17,7 @@ from verl_e2e.core.compare.bands import (
     with_healthy,
     with_pair,
 )
-from verl_e2e.core.compare.jobs import job_differences
+from verl_e2e.core.compare.jobs import begins_equal, job_differences
 from verl_e2e.core.compare.steps import Report, compare_steps
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.metrics import baselines_of, case_options, figure_title
@@ -139,7 +139,8 @@ def compare_folders(folders: RunFolders, run: Path, reference: Path) -> Report:
     """The steps of two run folders side by side; what else differs between their jobs is a note."""
     job, steps, bands = _trained(folders, run)
     other, other_steps, _ = _trained(folders, reference)
-    found = compare_steps(steps, other_steps, tolerances_of(bands, job, other_steps))
+    equal_start = begins_equal(job) and begins_equal(other)
+    found = compare_steps(steps, other_steps, tolerances_of(bands, job, other_steps), equal_start=equal_start)
     return Report(
         f"{job.id} ({run.name}) compared with {other.id} ({reference.name})", found, job_differences(job, other)
     )

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import make_job
-from verl_e2e.core.compare.jobs import for_parity, job_differences, unsharded
+from verl_e2e.core.compare.jobs import begins_equal, for_parity, job_differences, unsharded
 from verl_e2e.core.model.levels import DISTINCT_SAMPLES, PARITY_STEPS, Level
 from verl_e2e.core.model.settings import DETERMINISTIC, TELLING_LEARNING_RATE
 from verl_e2e.core.model.space import VARIANTS
@@ -38,6 +38,7 @@ def test_the_reference_keeps_all_but_the_sizes() -> None:
     assert found.expected["actor_rollout_ref.actor.megatron.tensor_model_parallel_size"] == 1
     assert (found.steps, found.data, found.checkpoint, found.bridge) == (3, job.data, job.checkpoint, job.bridge)
     assert found.id == "0-dense-unsharded"
+    assert (found.required_of_host.gpu_count, job.required_of_host.gpu_count) == (1, 4)
 
 
 def test_a_site_that_sets_sizes_does_not_keep_them() -> None:
@@ -55,6 +56,23 @@ def test_a_job_for_parity_draws_the_same_distinct_samples_over_several_steps() -
     assert (found.expected["actor_rollout_ref.rollout.n"], found.expected["data.train_batch_size"]) == (1, 64)
     assert found.expected["trainer.total_training_steps"] == PARITY_STEPS
     assert for_parity(found) == found
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "equal"),
+    [
+        ({"LORA_RANK": "0", **DENSE}, True),
+        ({"LORA_RANK": "4", "NUM_GPUS": "2"}, True),
+        # Each tensor rank draws the weights of its part of an adapter.
+        ({"LORA_RANK": "4", **DENSE}, False),
+        ({"LORA_RANK": "4", "COMMON_EP": "2"}, False),
+    ],
+)
+def test_a_job_begins_with_the_weights_of_its_reference(wrapper: dict[str, str], equal: bool) -> None:
+    job = make_job(Level.PARALLELISM, "dense", wrapper=wrapper)
+    # Without distinct samples in one mini-batch, chance says which of them the first step sees.
+    assert not begins_equal(job)
+    assert begins_equal(for_parity(job)) is equal
 
 
 def test_a_learning_rate_of_the_jobs_own_stays() -> None:

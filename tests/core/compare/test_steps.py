@@ -259,3 +259,37 @@ def test_no_number_in_a_log_ends_a_comparison_or_its_report(pairs: Any) -> None:
     document = json.loads(report_json((report,)), parse_constant=pytest.fail)
     assert len(document["reports"][0]["metrics"]) == len(report.comparison.metrics)
     assert render_report_markdown((report,)).count("\n|---|") == 2
+
+
+def folder_series(name: str) -> tuple[StepMetrics, ...]:
+    """The training steps of a recorded run folder."""
+    rows = map(json.loads, (ROOT / "tests/fixtures/runs" / name / "metrics.jsonl").read_text().splitlines())
+    return tuple(StepMetrics(row["step"], 0, row["metrics"]) for row in rows)
+
+
+def test_gradients_that_are_never_averaged_show_at_the_first_step_of_equal_weights() -> None:
+    reference = folder_series("level2-unsharded")
+    assert not compare_steps(folder_series("level2-dp2"), reference, equal_start=True).beyond
+    found = compare_steps(folder_series("level2-dp2-unaveraged"), reference, equal_start=True)
+    assert {metric.compared.metric for metric in found.beyond} == {ACTOR, CRITIC}
+    # By the median over three steps the critic's is within the tolerance of any training.
+    later = compare_steps(folder_series("level2-dp2-unaveraged"), reference)
+    assert {metric.compared.metric for metric in later.beyond} == {ACTOR}
+
+
+@pytest.mark.parametrize(
+    ("factor", "ppl", "beyond"),
+    [
+        (1.009, 1.0, False),
+        (1.02, 1.0, True),
+        # A few tokens differ, then all of them.
+        (1.02, 1.0005, True),
+        (1.02, 1.005, False),
+    ],
+)
+def test_the_first_step_decides_alone_where_its_samples_are_alike(factor: float, ppl: float, beyond: bool) -> None:
+    steps = folder_series("level2-unsharded")
+    first = changed(steps[:1], actor__grad_norm=factor, rollout_corr__rollout_log_ppl=ppl)
+    found = compare_steps((*first, *steps[1:]), steps, equal_start=True)
+    assert [metric.compared.metric for metric in found.beyond] == ([ACTOR] if beyond else [])
+    assert not compare_steps((*first, *steps[1:]), steps).beyond

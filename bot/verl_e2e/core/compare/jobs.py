@@ -34,6 +34,17 @@ def for_parity(job: Job) -> Job:
     return _with(job, {"steps": steps}, wrapper, overrides)
 
 
+def begins_equal(job: Job) -> bool:
+    """Whether a job's first step computes on the weights of its unsharded run, and on all samples at once.
+
+    Megatron-LM draws the weights of a new adapter for each tensor rank by itself, so no sharded run begins with those
+    of another.
+    """
+    wrapper = {**job.site.wrapper, **job.wrapper}
+    sharded = any(wrapper.get(name, "1") != "1" for name in ("COMMON_TP", "COMMON_EP", "COMMON_ETP"))
+    return {*DISTINCT_SAMPLES} <= {*job.overrides} and (wrapper.get("LORA_RANK", "0") == "0" or not sharded)
+
+
 def unsharded(job: Job) -> Job:
     """The same training on one GPU with every parallel size 1: seed, data, steps, global batch and checkpoint stay.
 
@@ -51,6 +62,7 @@ def unsharded(job: Job) -> Job:
         "level": Level.SMOKE,
         "variant": f"{job.variant}-{UNSHARDED}",
         "gpu_count": 1,
+        "needs": job.site.needs_of(1),
         "bridge_tests": (),
         "require_bridge_checks": False,
         # What the change must execute is for the job to show that this one is compared with.

@@ -210,6 +210,8 @@ class Compared:
     title: str
     same: Tolerance | None
     sampled: Tolerance | None
+    # At the first step of two runs that begin with equal weights; it decides alone, for no step made chance differ yet.
+    first: Tolerance | None = None
 
 
 # What both runs must agree on exactly before anything else can be compared: the prompts of the step.
@@ -220,8 +222,8 @@ COUNTERS = ("training/global_step", "training/epoch", "actor/lr", "critic/lr")
 COMPARED: tuple[Compared, ...] = (
     Compared("actor/pg_loss", "policy loss", Tolerance(0.25, 6e-3), None),
     Compared("critic/vf_loss", "value loss", Tolerance(0.05, 1e-4), Tolerance(0.4, 1e-3)),
-    Compared(ACTOR_NORM, "grad norm, actor", Tolerance(0.08), Tolerance(0.2)),
-    Compared(CRITIC_NORM, "grad norm, critic", Tolerance(0.08), Tolerance(0.33)),
+    Compared(ACTOR_NORM, "grad norm, actor", Tolerance(0.08), Tolerance(0.2), Tolerance(0.01)),
+    Compared(CRITIC_NORM, "grad norm, critic", Tolerance(0.08), Tolerance(0.33), Tolerance(0.01)),
     Compared("actor/entropy", "entropy", Tolerance(0.005), Tolerance(0.03)),
     Compared(KL_LOSS, "KL to the reference", Tolerance(0.3, 1e-5), Tolerance(0.6, 1e-5)),
     Compared("actor/ppo_kl", "KL within the step", Tolerance(0.25, 2e-3), None),
@@ -241,6 +243,8 @@ COMPARED: tuple[Compared, ...] = (
 # Below this relative difference of the samples' log perplexity, as the rollout engine itself reports it, the samples
 # of a step are taken to be the same.
 SAME_SAMPLES_WITHIN = 1e-6
+# Below this one, a few tokens differ.
+LIKE_SAMPLES_WITHIN = 1e-3
 DEFAULT_SOURCE = "stated defaults"
 
 
@@ -337,7 +341,8 @@ class MetricComparison:
     """One metric over all steps that both runs have.
 
     The judgement is on the median over the steps, so that one step of unlucky samples decides nothing: `excess` is
-    the median of the rows' excesses, `ratio` the median of run over reference (NaN where no step has both above 0).
+    the median of the rows' excesses, or that of a first step that decides alone; `ratio` is the median of run over
+    reference (NaN where no step has both above 0).
     """
 
     compared: Compared
@@ -393,19 +398,25 @@ def compare_steps(
     tolerances: Tolerances = STATED_TOLERANCES,
     *,
     narrow: bool = False,
+    equal_start: bool = False,
 ) -> RunComparison:
     """Every compared metric of every step that both runs have.
 
     With `narrow` the samples are known to be the same where both runs are healthy, so the narrow tolerances count
-    whatever the samples look like.
+    whatever the samples look like. With `equal_start` both runs begin with the same weights and put all samples of
+    the first step into one mini-batch, so that its gradients differ by the order of additions alone.
     """
     # By number, of which the last line counts; step 0 is a validation.
     ours, theirs = ({step.step: step for step in steps if step.step > 0} for steps in (run, reference))
     pairs = [(ours[step], theirs[step]) for step in sorted(ours.keys() & theirs.keys())]
     same = tuple(one.step for one, other in pairs if samples_agree(one.values, other.values))
     narrowed = tuple(one.step for one, _ in pairs) if narrow else same
+    first = [pair for pair in pairs if pair[0].step == 1 and equal_start]
+    like = bool(first) and samples_agree(first[0][0].values, first[0][1].values, LIKE_SAMPLES_WITHIN)
     metrics = tuple(
-        found for compared in COMPARED if (found := _compare_metric(compared, pairs, narrowed, tolerances)) is not None
+        found
+        for compared in COMPARED
+        if (found := _compare_metric(compared, pairs, narrowed, tolerances, first=like)) is not None
     )
     return RunComparison(
         steps=tuple(one.step for one, _ in pairs),
@@ -417,18 +428,25 @@ def compare_steps(
     )
 
 
-def samples_agree(run: Mapping[str, float], reference: Mapping[str, float]) -> bool:
+def samples_agree(
+    run: Mapping[str, float], reference: Mapping[str, float], within: float = SAME_SAMPLES_WITHIN
+) -> bool:
     """Whether two steps drew the same samples, by what the rollout engine says about them."""
     one, other = run.get(SAMPLED_LOG_PPL), reference.get(SAMPLED_LOG_PPL)
     if one is None or other is None:
         return False
-    return abs(one - other) <= SAME_SAMPLES_WITHIN * max(abs(one), abs(other))
+    return abs(one - other) <= within * max(abs(one), abs(other))
 
 
 def _compare_metric(
-    compared: Compared, pairs: Sequence[tuple[StepValues, StepValues]], same: Sequence[int], tolerances: Tolerances
+    compared: Compared,
+    pairs: Sequence[tuple[StepValues, StepValues]],
+    same: Sequence[int],
+    tolerances: Tolerances,
+    *,
+    first: bool,
 ) -> MetricComparison | None:
-    """One metric over all steps; None when no step has it in both runs."""
+    """One metric over all steps; None when no step has it in both runs. With `first` the first step decides alone."""
     metric = compared.metric
     rows = []
     for one, other in pairs:
@@ -436,6 +454,8 @@ def _compare_metric(
             continue
         run, reference = one.values[metric], other.values[metric]
         tolerance, allowed = tolerances.of(compared, same_samples=one.step in same), None
+        if first and one.step == 1 and compared.first is not None:
+            tolerance = compared.first
         if tolerance is not None and math.isfinite(reference):
             larger = max(abs(reference), abs(run)) if math.isfinite(run) else abs(reference)
             # The widest range that either step gives for a metric `x/mean`: `x/max` less `x/min`.
@@ -448,6 +468,8 @@ def _compare_metric(
         return None
     judged = [row.excess for row in rows if row.agreement is not Agreement.SHOWN]
     excess = median(judged) if judged else 0.0
+    if first and compared.first is not None and rows[0].step == 1 and rows[0].agreement is Agreement.BEYOND:
+        excess = rows[0].excess
     ratios = [row.run / row.reference for row in rows if row.reference > 0 and row.run > 0]
     ratio = median(ratios) if ratios else math.nan
     agreement = Agreement.SHOWN

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from verl_e2e.core.compare.bands import band_of, tolerances_of
+from verl_e2e.core.compare.jobs import begins_equal
 from verl_e2e.core.compare.steps import (
     ACTOR_NORM,
     CRITIC_NORM,
@@ -163,7 +164,7 @@ def unsharded_parity(case: Case) -> Evidence:
 
 def _parity_of(case: Case, reference: RelatedRun) -> RunComparison:
     tolerances = tolerances_of(case.record.bands, case.job, reference.steps)
-    return compare_steps(case.train_steps(), reference.steps, tolerances)
+    return compare_steps(case.train_steps(), reference.steps, tolerances, equal_start=begins_equal(case.job))
 
 
 def resumed_step(case: Case) -> Evidence:
