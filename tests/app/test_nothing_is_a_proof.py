@@ -146,7 +146,6 @@ TREES: tuple[Mapping[str, str | bytes | None], ...] = (
     {"src/evil.pth": "import os\n"},
     {"src/megatron/__init__.py": ""},
     {"src/megatron/core/__init__.py": ""},
-    {f"{TOP}Peft/__init__.py": ""},
     {"src": LinkTo("docs")},
     {".gitattributes": "*.py working-tree-encoding=UTF-16\n"},
     {f"{TOP}diffusion/.gitattributes": "*.py ident\n"},

@@ -17,13 +17,15 @@ from verl_e2e.app.plan_change import (
     Planner,
     UnknownTargetError,
     explain_targets,
-    with_bumps,
+    uses_at,
 )
 from verl_e2e.config import load_policy
 from verl_e2e.config.maps import maps_content
-from verl_e2e.core.model.change import ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import ExecutionMaps
 from verl_e2e.core.plan.contract import Kind
+from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.reach.program import Summary
 from verl_e2e.core.report.plan_text import render_plan_text
@@ -358,16 +360,38 @@ def test_lint_names_rules_that_can_never_match_and_paths_that_nothing_judges() -
     assert "src/lib/maker.py" not in findings
 
 
-def test_a_submodule_bump_lists_what_its_repository_changes() -> None:
-    bumped = ChangedPath("3rdparty/core", PathStatus.MODIFIED, submodule=SubmoduleBump("old", "new"))
-    made = planned({})
-    made = replace(made, change=replace(made.change, paths=(bumped,)))
-    inner = FakeTrees({"old": {}, "new": {"docs/a.md": "", "megatron/core/tp.py": ""}})
-    assert with_bumps(made, inner).plan.notes[-1] == "2 paths differ in 3rdparty/core: megatron/core/tp.py, docs/a.md."
-    without = with_bumps(made, FakeTrees({})).plan.notes[-1]
-    assert without.startswith("The repository given for 3rdparty/core does not have both commits")
-    gone = replace(made, change=replace(made.change, paths=(replace(bumped, submodule=SubmoduleBump("old", None)),)))
-    assert with_bumps(gone, inner).plan.notes == made.plan.notes
+class BumpedTrees(FakeTrees):
+    """Trees of which the head moves Megatron-LM from `old` to `new`."""
+
+    def change(self, base: str, head: str) -> Change:
+        moved = ChangedPath("3rdparty/Megatron-LM", PathStatus.MODIFIED, submodule=SubmoduleBump("old", "new"))
+        return replace(super().change(base, head), paths=(moved,))
+
+
+class WithoutCommits(FakeTrees):
+    """A repository that holds neither commit."""
+
+    def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
+        raise UserError(f"{revision}:{under} is not here")
+
+
+def test_a_bump_is_compared_where_both_commits_are_at_hand() -> None:
+    path = "megatron/core/optimizer/distrib_optimizer.py"
+    versions = {"old": {path: "def step():\n    return 1\n"}, "new": {path: "def step():\n    return 2\n"}}
+    trees = BumpedTrees({"base": WHOLE, "head": WHOLE, "verl": CALLER})
+    uses = uses_at(trees, "verl", POLICY.reach, "verl") if POLICY.reach else None
+    assert uses is not None
+
+    def planned_with(inner: FakeTrees | None) -> Plan:
+        return Planner(trees, uses, FakeSummaries(), megatron_lm=inner).plan("base", "head", POLICY).plan
+
+    compared = planned_with(FakeTrees(versions))
+    assert compared.notes[-1].startswith("Compared Megatron-LM old with new: 1 functions in 1 files differ")
+    assert [item.path for item in compared.changed.functions] == [f"3rdparty/Megatron-LM/{path}"]
+    assert compared.incomplete == ()
+    missing = planned_with(WithoutCommits({}))
+    assert any("cannot show both commits" in sentence for sentence in missing.incomplete)
+    assert any("moves from old to new" in sentence for sentence in planned_with(None).incomplete)
 
 
 @pytest.mark.parametrize("package", ("src/lib/__init__.py", "src/lib.py", "src/lib/deep/one.py"))

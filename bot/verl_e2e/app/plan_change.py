@@ -16,7 +16,7 @@ from verl_e2e.config.maps import known_maps, load_maps, packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump, on_one_line, readable
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.execution import NO_MAPS, ExecutionMaps, merged_maps
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_MAPS, ExecutionMaps, merged_maps
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import classify
@@ -28,6 +28,7 @@ from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.forge import Pull, PullRef, Target
+from verl_e2e.core.reach.bump import with_bump
 from verl_e2e.core.reach.carried import CarriedLines, carried_lines
 from verl_e2e.core.reach.changed_functions import graph_names
 from verl_e2e.core.reach.diff import FileDifference, compare, symbols_of
@@ -167,8 +168,16 @@ class Planner:
     `today` is the day, by UTC, on which entries of the policy end.
     """
 
-    def __init__(self, repository: SourceTrees, uses: Uses, summaries: SummaryStore, today: date = date.min) -> None:
+    def __init__(
+        self,
+        repository: SourceTrees,
+        uses: Uses,
+        summaries: SummaryStore,
+        today: date = date.min,
+        megatron_lm: SourceTrees | None = None,
+    ) -> None:
         self.repository = repository
+        self._megatron_lm = megatron_lm
         self._today = today
         self._uses = uses
         self._summaries = summaries
@@ -256,6 +265,7 @@ class Planner:
                 "link, a compiled file or an attribute of the checkout does."
             )
             known = Effects(inside, {}, (nothing,), defects=self._defects(change, policy))
+            known = self._with_bump(known, change, policy)
             return Planned(change, plan(change, policy, asked, known), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
         both = Sides(old.program, new.program, old.reach, new.reach)
@@ -265,6 +275,7 @@ class Planner:
         unread = {path for path in new.unread if path not in unknown}
         looked_at = LookedAt(compared, len(new.reach.imported), len(unknown) + len(unread))
         effects = replace(effects, unknown=unknown, looked_at=looked_at, defects=self._defects(change, policy))
+        effects = self._with_bump(effects, change, policy)
         findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
         measured = self.measured(change, policy, cells)
         return Planned(change, plan(change, policy, asked, effects, measured=measured), effects, findings)
@@ -275,6 +286,29 @@ class Planner:
             return None
         maps = maps_of(policy, self.repository, change.merge_base or change.base)
         return Measured(cells, maps, cells.commit == change.head)
+
+    def _with_bump(self, effects: Effects, change: Change, policy: Policy) -> Effects:
+        """The effects with those of the Megatron-LM that the change moves to, where its commits are at hand."""
+        moved = (item.submodule for item in change.paths if item.path == MEGATRON_LM_FOLDER and item.submodule)
+        bump = next(moved, None)
+        if self._megatron_lm is None or bump is None or bump.old is None or bump.new is None:
+            return effects
+        try:
+            before, after = (self._megatron_lm.tree(commit, _MEGATRON_CODE) for commit in (bump.old, bump.new))
+        except UserError as error:
+            missing = f"The repository that was given for {MEGATRON_LM_FOLDER} cannot show both commits: {error}"
+            return replace(effects, incomplete=(*effects.incomplete, missing))
+        names = sorted(
+            path for path in {*before, *after} if path.endswith(".py") and before.get(path) != after.get(path)
+        )
+        contents = self._megatron_lm.read_objects(
+            {blob for path in names for tree in (before, after) if (blob := tree.get(path)) is not None}
+        )
+        pairs = {path: tuple(contents.get(tree.get(path, "")) for tree in (before, after)) for path in names}
+        compared = compared_files([(old, new) for old, new in pairs.values()], self._summaries)
+        differences = {path: compared(old, new) for path, (old, new) in pairs.items()}
+        maps = maps_of(policy, self.repository, change.merge_base or change.base)
+        return with_bump(effects, differences, maps, (bump.old, bump.new))
 
     def _defects(self, change: Change, policy: Policy) -> tuple[KnownDefect, ...]:
         """The defects of the policy that the code at the head is known to have today."""
@@ -558,27 +592,7 @@ def _incomplete(planned: Planned, *notes: str) -> Planned:
     return replace(planned, plan=found, reached=NOT_KNOWN)
 
 
-_SHOWN_BUMPED = 20
-_IMPORTED_OF_SUBMODULE = "megatron/core/"
-
-
-def with_bumps(planned: Planned, submodule: SourceTrees) -> Planned:
-    """The plan with a sentence for each submodule bump: how many paths of the submodule it changes, and which first."""
-    notes = []
-    for item in planned.change.paths:
-        path, bump = item.path, item.submodule
-        if bump is None or bump.old is None or bump.new is None:
-            continue
-        try:
-            names = submodule.change(bump.old, bump.new).names()
-        except UserError:
-            what = f"The repository given for {path} does not have both commits"
-            notes.append(f"{what}: which of its paths differ is not known.")
-            continue
-        first = sorted(names, key=lambda name: (not name.startswith(_IMPORTED_OF_SUBMODULE), name))
-        shown = ", ".join(map(on_one_line, first[:_SHOWN_BUMPED])) + (", ..." if len(names) > _SHOWN_BUMPED else "")
-        notes.append(f"{'1 path differs' if len(names) == 1 else f'{len(names)} paths differ'} in {path}: {shown}.")
-    return replace(planned, plan=replace(planned.plan, notes=(*planned.plan.notes, *notes)))
+_MEGATRON_CODE = "megatron/"
 
 
 def with_verl_files(planned: Planned, paths: Collection[str], verl: str) -> Planned:

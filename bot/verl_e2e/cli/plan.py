@@ -54,6 +54,13 @@ def _plan_request(
     return PlanRequest(repo, verl, verl_ref, policy, cache_folder(cache), megatron_lm, rehearsal)
 
 
+_MEGATRON_LM = click.option(
+    "--megatron-lm",
+    type=FOLDER,
+    help="A Megatron-LM repository, to compare both commits of a submodule update; default: the submodule's checkout.",
+)
+
+
 @click.command("plan")
 @click.argument("pull", required=False, metavar="[PULL]")
 @click.option("--repo", type=FOLDER, help="A Megatron-Bridge checkout or bare git directory; default: this folder.")
@@ -61,9 +68,7 @@ def _plan_request(
 @click.option("--head", metavar="SHA", help="The commit to plan; default: HEAD.")
 @_VERL
 @_VERL_REF
-@click.option(
-    "--megatron-lm", type=FOLDER, help="A Megatron-LM repository: also list the changes of a submodule update."
-)
+@_MEGATRON_LM
 @click.option(
     "--rehearsal",
     type=FOLDER,
@@ -150,6 +155,7 @@ def explain_verb(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bo
 @_VERL_REF
 @POLICY_OPTION
 @_CACHE
+@_MEGATRON_LM
 @JSON_OPTION
 def backtest_verb(
     labels: Path | None, repo: Path, history: int | None, head: str, *, as_json: bool, **options: Any

@@ -18,13 +18,13 @@ from verl_e2e.app.plan_change import (
     holds_package,
     require_package,
     uses_at,
-    with_bumps,
     with_verl_files,
 )
 from verl_e2e.config.maps import load_labels, packaged_uses, read_cell_map, uses_json
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.plan.backtest import PlannedPull, Usage, usage
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_quarantine
@@ -97,12 +97,8 @@ def commits_between(repository: GitRepository, base: str, head: str, *, may_be_e
 
 
 def with_details(planned: Planned, order: PlanRequest) -> Planned:
-    """The plan with what the user's verl and Megatron-LM say of it."""
-    if order.verl is not None:
-        planned = with_verl_files(planned, *_verl_files(order.verl, order.verl_ref))
-    if order.megatron_lm is None:
-        return planned
-    return with_bumps(planned, GitRepository(order.megatron_lm))
+    """The plan with what the user's verl says of it."""
+    return planned if order.verl is None else with_verl_files(planned, *_verl_files(order.verl, order.verl_ref))
 
 
 def explain_paths(order: PlanRequest, revision: str, targets: Sequence[str]) -> tuple[Explanation, ...]:
@@ -188,7 +184,16 @@ def planner_of(repository: GitRepository, order: PlanRequest, policy: Policy, *r
     """
     if revisions:
         require_package(repository, map(repository.resolve, revisions), policy)
-    return Planner(repository, uses_for(order, policy), SummaryCache(order.cache), SystemClock().now().date())
+    today = SystemClock().now().date()
+    return Planner(repository, uses_for(order, policy), SummaryCache(order.cache), today, _megatron_lm(order))
+
+
+def _megatron_lm(order: PlanRequest) -> GitRepository | None:
+    """Megatron-LM as the user named it, or as it lies in the checkout; None where neither is there."""
+    if order.megatron_lm is not None:
+        return GitRepository(order.megatron_lm)
+    place = order.repo / MEGATRON_LM_FOLDER
+    return GitRepository(place) if (place / ".git").exists() else None
 
 
 def uses_for(order: PlanRequest, policy: Policy) -> Uses:

@@ -30,9 +30,9 @@ def outcome(path: str, required: set[int], optional: set[int]) -> PlannedPull:
 
 OUTCOMES = (
     outcome("docs/a.md", set(), set()),
-    outcome("3rdparty/Megatron-LM", {0}, {1}),
-    outcome("3rdparty/Megatron-LM", {0, 1}, set()),
-    outcome("3rdparty/Megatron-LM", set(), set()),
+    outcome("pyproject.toml", {0}, {1}),
+    outcome("pyproject.toml", {0, 1}, set()),
+    outcome("pyproject.toml", set(), set()),
 )
 
 
@@ -50,7 +50,7 @@ def test_a_share_of_nothing_is_whole() -> None:
 def test_every_miss_and_every_waste_is_listed_with_its_reason() -> None:
     text = render_backtest(OUTCOMES)
     assert "missed level 1" in text
-    assert "wasted level 0: 3rdparty/Megatron-LM" in text
+    assert "wasted level 0: pyproject.toml" in text
     document = backtest_json(OUTCOMES)
     assert document["count"] == len(OUTCOMES)
     assert isinstance(document["prs"], list)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.policy import Exemption, Family, Policy, Rule, SymbolRule
 from verl_e2e.core.reach.diff import IMPORT_TIME
@@ -54,7 +55,7 @@ class Classified:
     # What sets the path aside, None when it counts.
     exemption: Exemption | SetAside | None
     # The rules that it meets; none means that nothing names it.
-    rules: tuple[Rule, ...]
+    rules: tuple[Rule | SymbolRule, ...]
     families: tuple[Family, ...]
     # What runs of the path, each with the rules that it meets; None where its inside was not judged.
     effects: tuple[JudgedEffect, ...] | None = None
@@ -96,13 +97,21 @@ def _families(path: str, policy: Policy) -> tuple[Family, ...]:
 
 def _held(effects: tuple[Effect, ...], policy: Policy) -> tuple[JudgedEffect, ...]:
     """The effects that ask for something: those that meet a rule, and those that no rule names."""
-    rules = policy.reach.rules if policy.reach else ()
-    judged = tuple(JudgedEffect(effect, tuple(rule for rule in rules if meets(effect, rule))) for effect in effects)
-    return tuple(item for item in judged if item.rules or item.effect.kind != "imports")
+    of_reach = policy.reach.rules if policy.reach else ()
+    found = []
+    for effect in effects:
+        of_bump = effect.path.startswith(f"{MEGATRON_LM_FOLDER}/")
+        rules = policy.megatron_lm.rules if of_bump else of_reach
+        judged = JudgedEffect(effect, tuple(rule for rule in rules if meets(effect, rule)))
+        if judged.rules or effect.jobs or not (of_bump or effect.kind == "imports"):
+            found.append(judged)
+    return tuple(found)
 
 
 def meets(effect: Effect, rule: SymbolRule) -> bool:
     """Whether an effect fulfils every condition of a rule."""
+    if rule.measured and not effect.jobs:
+        return False
     if rule.paths is not None and not rule.paths.match(effect.path):
         return False
     if rule.imports is not None or effect.kind == "imports":

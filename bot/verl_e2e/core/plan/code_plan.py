@@ -207,8 +207,14 @@ class CodePlan:
     @cached_property
     def _rules(self) -> Mapping[str, Rule | SymbolRule]:
         of_reach = self.policy.reach.rules if self.policy.reach is not None else ()
-        rules: tuple[Rule | SymbolRule, ...] = (*self.policy.rules, *of_reach)
+        rules: tuple[Rule | SymbolRule, ...] = (*self.policy.rules, *of_reach, *self.policy.megatron_lm.rules)
         return {rule.name: rule for rule in rules}
+
+    @cached_property
+    def _measured(self) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        """By path and symbol the jobs that entered code of Megatron-LM when they were measured."""
+        inside = self.effects.paths if self.effects is not None else {}
+        return {path: {effect.symbol: effect.jobs for effect in found.effects} for path, found in inside.items()}
 
     @cached_property
     def _families(self) -> Mapping[str, frozenset[str]]:
@@ -230,7 +236,7 @@ class CodePlan:
             elif judged.effects is None and not judged.path.endswith(".py"):
                 found.setdefault(judged.path, _NO_SOURCE)
         for path in self.change.paths:
-            if path.submodule is not None and path.path == MEGATRON_LM_FOLDER:
+            if path.submodule and path.path == MEGATRON_LM_FOLDER and not (self.effects and self.effects.bumped):
                 commits = [(commit or "nothing")[:12] for commit in (path.submodule.old, path.submodule.new)]
                 found[path.path] = f"it moves from {commits[0]} to {commits[1]}, and its functions were not compared"
         return {readable(path): reason for path, reason in sorted(found.items())}
@@ -260,6 +266,12 @@ class CodePlan:
         if any(purpose.path == path and purpose.symbol in symbols for purpose in job.purposes):
             return True
         # What runs where adapters leave by themselves: such a job merges them and saves nothing.
+        if path.startswith(f"{MEGATRON_LM_FOLDER}/"):
+            # A job that was measured without entering it would be Blocked for that.
+            return any(
+                name.startswith(f"{int(variant.level)}-")
+                for name in self._measured.get(touched.path, {}).get(touched.symbol, ())
+            )
         merges = job.has_experts and variant.level is not Level.SAVE_RESUME
         if merges and leaves_by_itself(touched.path, touched.function.symbol):
             return False

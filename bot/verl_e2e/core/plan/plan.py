@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from verl_e2e.core.model.change import Change, on_one_line, readable
-from verl_e2e.core.model.execution import NO_CODE, ChangedCode
+from verl_e2e.core.model.change import Change, ChangedPath, on_one_line, readable
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_CODE, ChangedCode
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level, Variant
-from verl_e2e.core.model.space import DATA_PARALLEL, POINTS, VARIANTS, name_of, variants_of
+from verl_e2e.core.model.space import DATA_PARALLEL, POINTS, VARIANTS, name_of, variant_named, variants_of
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.cell_settings import CellTable
 from verl_e2e.core.plan.classify import MODULE_LEVEL as MODULE_LEVEL
@@ -121,6 +121,8 @@ _VIA = ("what was measured",)
 _OFF = "switched off by the policy, though the change asks for it: {}"
 _STANDS_IN = "in place of {}, for it takes {} GPUs and a job has {} at most (`most_gpus`): it does not show {}"
 _AT_IMPORT = "it runs when verl imports Bridge"
+_ONLY_MEASURED = "of the jobs that were measured, only {} entered it"
+_INSIDE_BUMP = f"{MEGATRON_LM_FOLDER}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +229,18 @@ def plan(
     """
     asked = tuple(asked)
     off = {item.level: item.reason for item in policy.switched_off if item.level not in asked}
-    paths = tuple(classify(name, policy, effects) for name in change.names())
+    of_bump = sorted(path for path in effects.paths if path.startswith(_INSIDE_BUMP)) if effects else ()
+    paths = tuple(classify(name, policy, effects) for name in (*change.names(), *of_bump))
+    bumped = bool(effects and effects.bumped)
+    if not bumped and any(item.path == MEGATRON_LM_FOLDER and _moves(item) for item in change.paths):
+        # What was not compared may be anything that a rule names.
+        every = policy.megatron_lm.rules
+        paths = tuple(
+            replace(path, rules=(*path.rules, *every)) if path.path == MEGATRON_LM_FOLDER else path for path in paths
+        )
     counted = tuple(path for path in paths if path.exemption is None)
-    every = _reasons(counted, policy, asked, effects, beyond)
-    reasons = tuple(reason for reason in every if reason.level not in off)
+    asking = _reasons(counted, policy, asked, effects, beyond)
+    reasons = tuple(reason for reason in asking if reason.level not in off)
     levels = tuple(sorted({reason.level for reason in reasons}))
     jobs = _jobs(levels, counted, policy)
     places = () if effects is None or measured is None or not levels else _places(counted, effects, measured)
@@ -240,7 +250,7 @@ def plan(
         table = CellTable(measured.cells.cells, policy)
         maker = JobMaker(policy, _checkpoint(variants_of(Level.SMOKE)[0], counted, policy), table)
         derived = with_measured_jobs(jobs, needs_of(places, table), maker, policy.budget.gpu_minutes)
-    lost = {item.level for item in every} | {job.variant.level for job in derived.jobs}
+    lost = {item.level for item in asking} | {job.variant.level for job in derived.jobs}
     off = {level: _OFF.format(reason) for level, reason in off.items() if level in lost}
     derived = _without_levels(derived, off)
     derived = with_known_defects(derived, effects.defects if effects else (), policy)
@@ -248,7 +258,10 @@ def plan(
     levels = tuple(sorted({reason.level for reason in reasons}))
     exempted = _exempted(paths)
     counting = {path.path for path in counted}
-    moved = [(path.path, path.submodule) for path in change.paths if path.path in counting and path.submodule]
+    compared = {MEGATRON_LM_FOLDER} if bumped else set()
+    moved = [
+        (item.path, item.submodule) for item in change.paths if item.path in counting - compared and item.submodule
+    ]
     # Submodules that move and that runs may read.
     uncompared = tuple(
         f"{on_one_line(path)} moves from {(bump.old or 'nothing')[:12]} to {(bump.new or 'nothing')[:12]}: "
@@ -287,6 +300,11 @@ def plan(
     )
 
 
+def _moves(path: ChangedPath) -> bool:
+    """Whether a submodule names another commit than before; GitHub's list of names does not say."""
+    return path.submodule is None or path.submodule.old != path.submodule.new
+
+
 def _places(paths: tuple[Classified, ...], effects: Effects, measured: Measured) -> tuple[Place, ...]:
     """The places of the paths that count, with what enters each."""
     counted = {path.path for path in paths}
@@ -295,7 +313,7 @@ def _places(paths: tuple[Classified, ...], effects: Effects, measured: Measured)
         for path in paths
         for item in path.effects or ()
     }
-    functions = (item for item in effects.functions if item.path in counted)
+    functions = (item for item in effects.functions if item.path in counted and not item.path.startswith(_INSIDE_BUMP))
     return measured_places(functions, measured, effects.lines, words)
 
 
@@ -343,9 +361,15 @@ def _reasons(
 
 def _reasons_of_effects(path: Classified, policy: Policy) -> Iterable[Reason]:
     for item in path.effects or ():
+        # Code of Megatron-LM that no job enters but those of a level above 0 is for the lowest of them to show.
+        measured = [found for job in item.effect.jobs if (found := variant_named(job)) is not None]
+        if measured and (lowest := min(found.level for found in measured)) is not Level.SMOKE:
+            jobs = " and ".join(found.job_id for found in measured)
+            why = _ONLY_MEASURED.format(jobs)
+            yield Reason(lowest, readable(path.path), why, item.effect.symbol or MODULE_LEVEL, item.effect.via)
         symbol = item.effect.symbol or MODULE_LEVEL
         imported = item.effect.kind == IMPORT_TIME
-        if not item.rules:
+        if not item.rules and not item.effect.jobs:
             reason = _AT_IMPORT if imported else policy.unknown.reason
             place = (policy.unknown.level, readable(path.path), reason, symbol, item.effect.via)
             yield Reason(*place, at_import=imported)

@@ -54,13 +54,6 @@ class Verl(DescribedDocument):
     """The full SHA that every pull request is tested with."""
 
 
-class MegatronLm(DescribedDocument):
-    """Megatron-LM, at the commit of Bridge's submodule; the address in a pull request's `.gitmodules` is never used."""
-
-    repository: Address = "https://github.com/NVIDIA/Megatron-LM"
-    """Where it is fetched from."""
-
-
 class Image(DescribedDocument):
     """The container image that every run is meant to use."""
 
@@ -178,6 +171,18 @@ class SymbolRule(DescribedDocument):
     """Tags of level 4 that the code touches."""
     variants: _Variants = ()
     """Ids of jobs asked for in addition to each level's default one."""
+    measured: bool = False
+    """Holds only for code that a job entered when it was measured."""
+
+
+class MegatronLm(DescribedDocument):
+    """Megatron-LM, at the commit of Bridge's submodule; the address in a pull request's `.gitmodules` is never used."""
+
+    repository: Address = "https://github.com/NVIDIA/Megatron-LM"
+    """Where it is fetched from."""
+    rules: tuple[SymbolRule, ...] = ()
+    """What its code asks for when the submodule moves; paths are those of Bridge's tree. Other code asks for nothing
+    but level 0, which the submodule itself asks for."""
 
 
 class ReachPolicy(DescribedDocument):

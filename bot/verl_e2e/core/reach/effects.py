@@ -43,6 +43,8 @@ class Effect:
     via: tuple[str, ...]
     sure: bool
     through: tuple[str, ...] = ()
+    # The jobs that entered it when they were measured; known of Megatron-LM's code alone.
+    jobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class Effects:
     taken: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # The declared defects that the code at the head is known to have.
     defects: tuple[KnownDefect, ...] = ()
+    # The commits of Megatron-LM that were compared; empty where it does not move or could not be compared.
+    bumped: tuple[str, ...] = ()
 
     def inside(self, path: str) -> Inside | None:
         """What was found inside a path, None when it was not judged."""

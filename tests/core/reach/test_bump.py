@@ -1,0 +1,129 @@
+"""A bump of Megatron-LM: what differs in it, what jobs were measured to enter of that, and what a plan makes of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from verl_e2e.config import load_policy
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ExecutionMaps
+from verl_e2e.core.plan.plan import Plan, plan
+from verl_e2e.core.reach.bump import with_bump
+from verl_e2e.core.reach.diff import compare
+from verl_e2e.core.reach.effects import Effects
+
+OLD, NEW = "1" * 40, "2" * 40
+POLICY = load_policy(
+    """
+schema: 1
+verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
+image: {name: verlai/verl, tag: latest}
+checkpoint: {model_id: tiny/dense}
+exempt: []
+rules:
+  - {name: submodule, paths: [/3rdparty/], levels: [0], reason: every model is built from it}
+reach:
+  package: megatron.bridge
+  roots: [src/]
+  rules:
+    - {name: reached code, levels: [5], reason: a rule of Bridge's code}
+megatron_lm:
+  rules:
+    - {name: optimizer, paths: [optimizer/], measured: true, levels: [1], reason: it is saved}
+    - {name: sharded state, symbols: ["*sharded_state_dict"], levels: [1], reason: it says who saves what}
+    - {name: FSDP, paths: [fsdp/], levels: [3], reason: no measured job trains with it}
+""",
+    "policy.yml",
+)
+
+
+def measured(**jobs: tuple[str, ...]) -> ExecutionMaps:
+    """Maps of jobs, by the path and the function that each entered."""
+    commits = {"bridge": "a" * 40, "verl": "b" * 40, "measured": "2026-11-27"}
+    maps = []
+    for job, names in jobs.items():
+        files: dict[str, dict[str, list[str]]] = {}
+        for path, _, symbol in (name.partition(":") for name in names):
+            files.setdefault(f"{MEGATRON_LM_FOLDER}/{path}", {})[symbol] = ["trainer"]
+        name = job.replace("_", "-")
+        maps.append({"job": name, "variant": name[2:], "model": "tiny/dense", "files": files, **commits})
+    return ExecutionMaps.model_validate({"maps": maps})
+
+
+def bumped(maps: ExecutionMaps, **files: tuple[str, str]) -> Plan:
+    """The plan of a bump in which files differ, each as the body of its function `run` before and after."""
+    sources = {path.replace("__", "/") + ".py": bodies for path, bodies in files.items()}
+    differences = {
+        path: compare(*(f"def run():\n    return {body}\n".encode() for body in bodies))
+        for path, bodies in sources.items()
+    }
+    effects = with_bump(Effects(), differences, maps, (OLD, NEW))
+    return plan(moved(), POLICY, effects=effects)
+
+
+def moved(old: str | None = OLD, new: str | None = NEW) -> Change:
+    path = ChangedPath(MEGATRON_LM_FOLDER, PathStatus.MODIFIED, submodule=SubmoduleBump(old, new))
+    return Change("a" * 40, "b" * 40, "a" * 40, (path,))
+
+
+OPTIMIZER, MODEL = "megatron__core__optimizer__adam", "megatron__core__model"
+ENTERED = ("megatron/core/optimizer/adam.py:run", "megatron/core/model.py:run")
+
+
+def test_code_that_a_job_entered_asks_for_the_level_of_its_rule() -> None:
+    maps = measured(**{"0_lora_ddp": ENTERED})
+    assert bumped(maps, **{OPTIMIZER: ("1", "2"), MODEL: ("1", "2")}).levels == (0, 1)
+    # Of the model's code level 0 shows all.
+    assert bumped(maps, **{MODEL: ("1", "2")}).levels == (0,)
+    # A rule of measured code says nothing of code that no job entered, and a comment changes nothing.
+    assert bumped(measured(), **{OPTIMIZER: ("1", "2")}).levels == (0,)
+    assert bumped(maps, **{OPTIMIZER: ("1", "1  # one")}).levels == (0,)
+
+
+def test_code_that_no_job_trains_with_is_judged_by_its_place() -> None:
+    found = bumped(measured(), megatron__core__distributed__fsdp__wrap=("1", "2"))
+    assert found.levels == (0, 3)
+    (reason,) = (reason for reason in found.reasons if reason.level == 3)
+    assert (reason.symbol, reason.rule, reason.via[0]) == ("run", "FSDP", "no job was measured with it")
+
+
+def test_code_that_only_higher_levels_entered_asks_for_the_lowest_of_them() -> None:
+    maps = measured(**{"1_resume": ENTERED, "2_cp": ENTERED[1:]})
+    found = bumped(maps, **{MODEL: ("1", "2")})
+    assert found.levels == (0, 1)
+    assert "only 1-resume and 2-cp entered it" in found.reasons[-1].reason
+
+
+def test_a_job_must_execute_what_it_was_measured_to_enter_and_nothing_else() -> None:
+    maps = measured(**{"0_lora_ddp": ENTERED[1:], "1_resume": ENTERED})
+    found = bumped(maps, **{OPTIMIZER: ("1", "2"), MODEL: ("1", "2")})
+    by_job = {job.id: [function.path.rpartition("/")[2] for function in job.changed.functions] for job in found.jobs}
+    assert by_job == {"0-lora-ddp": ["model.py"], "1-resume": ["model.py", "adam.py"]}
+    assert f"{MEGATRON_LM_FOLDER}: it moves" not in str(found.changed.unread)
+
+
+def test_what_was_compared_is_said() -> None:
+    found = bumped(measured(**{"0_lora_ddp": ENTERED}), **{OPTIMIZER: ("1", "2"), "megatron__core__other": ("1", "2")})
+    assert found.notes[-1] == (
+        "Compared Megatron-LM 111111111111 with 222222222222: 2 functions in 2 files differ, and measured jobs entered "
+        "1 of them."
+    )
+    assert found.incomplete == ()
+
+
+@pytest.mark.parametrize("effects", [None, Effects()])
+def test_a_bump_that_could_not_be_compared_asks_for_every_level_that_a_rule_names(effects: Effects | None) -> None:
+    found = plan(moved(), POLICY, effects=effects)
+    assert found.levels == (0, 1, 3)
+    assert any("moves from 111111111111 to 222222222222" in sentence for sentence in found.incomplete)
+    # GitHub's list of names does not say whether it moves.
+    listed = replace(moved(), paths=(ChangedPath(MEGATRON_LM_FOLDER, PathStatus.MODIFIED),))
+    assert plan(listed, POLICY).levels == (0, 1, 3)
+    assert plan(moved(OLD, OLD), POLICY).levels == (0,)
+
+
+def test_a_file_that_cannot_be_read_is_judged_by_its_name() -> None:
+    broken = compare(b"def run(:\n", b"def run():\n    return 1\n")
+    files = {"megatron/core/distributed/fsdp/wrap.py": broken, "megatron/core/optimizer/adam.py": broken}
+    maps = measured(**{"0_lora_ddp": ENTERED})
+    assert plan(moved(), POLICY, effects=with_bump(Effects(), files, maps, (OLD, NEW))).levels == (0, 1, 3)
