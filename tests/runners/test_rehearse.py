@@ -94,6 +94,12 @@ def test_models_that_cannot_be_made_are_the_environments_fault(
     assert not list(place.work.glob("models/*.made"))
 
 
+def test_sets_have_one_order_in_every_process(place: RehearsalPlace, run: Callable[[Wanted], Path]) -> None:
+    place.python.write_text("#!/bin/sh\necho seed $PYTHONHASHSEED >&2\nexit 3\n")
+    with pytest.raises(UserError, match="exit code 3: seed 0"):
+        run(Wanted(("a",), {}))
+
+
 def test_the_records_of_a_driver_are_kept_with_the_note_on_it(
     place: RehearsalPlace, run: Callable[[Wanted], Path]
 ) -> None:

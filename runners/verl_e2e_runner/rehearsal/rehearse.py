@@ -212,7 +212,9 @@ def _run_note(out: Path) -> RunNote | None:
 
 
 def _environment(place: RehearsalPlace) -> dict[str, str]:
-    return {"PATH": place.environ.get("PATH", os.defpath), "HOME": str(place.work), "PYTHONDONTWRITEBYTECODE": "1"}
+    # Megatron-LM goes through sets of names, in an order that must be the same for both commits.
+    fixed = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+    return {"PATH": place.environ.get("PATH", os.defpath), "HOME": str(place.work), **fixed}
 
 
 def _tree(source: str, commit: str, folder: str, name: str, place: RehearsalPlace) -> Path:
