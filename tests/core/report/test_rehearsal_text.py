@@ -46,6 +46,17 @@ def test_the_section_says_what_fails_what_changes_and_what_nobody_entered() -> N
     assert "Python 3.12.4, torch 2.13.0\\+cpu." in text
 
 
+def test_cells_that_the_host_blocks_are_named_and_many_of_one_reason_are_counted() -> None:
+    names = [f"cell{number}" for number in range(30)]
+    base = {IMPORTS: record(IMPORTS), **{name: record(name) for name in names}}
+    full = {"type": "Exhausted", "text": "the host had nothing left", "at": ""}
+    head = {**base, "cell0": record("cell0", error=full)}
+    title = "- Gave nothing on one side for a reason of the host, so rehearse again:"
+    assert f"{title} cell0 \\(the host had nothing left\\)" in render_rehearsal(judge_rehearsal(base, head, ()))
+    head = {IMPORTS: record(IMPORTS), **{name: record(name, error=full) for name in names}}
+    assert f"{title} 30 cells \\(the host had nothing left\\)" in render_rehearsal(judge_rehearsal(base, head, ()))
+
+
 def test_the_document_has_every_cell_with_its_findings() -> None:
     document = json.loads(rehearsal_json(found()))
     cells = {cell["cell"]: cell for cell in document["cells"]}

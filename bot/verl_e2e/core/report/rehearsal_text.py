@@ -126,15 +126,29 @@ def _is_field(difference: Difference) -> bool:
 def _before(found: Rehearsal) -> Iterator[str]:
     """What the base has too, which says nothing about the change."""
     failing = [(cell.cell, [item.oracle for item in cell.before_too]) for cell in found.cells]
-    blocked = [(cell.cell, [cell.base_error.type]) for cell in found.of(CellOutcome.BLOCKED) if cell.base_error]
+    blocked = found.of(CellOutcome.BLOCKED)
+    of_base = [(cell.cell, [cell.base_error.type]) for cell in blocked if cell.base_error and not cell.of_the_host]
+    of_host = [
+        (cell.cell, [error.text])
+        for cell in blocked
+        if cell.of_the_host and (error := cell.head_error or cell.base_error)
+    ]
     fixed = [(cell.cell, [item.oracle for item in cell.fixed]) for cell in found.cells]
     for title, cells in (
         ("Fails at the base too", failing),
-        ("Does not run at the base, so nothing was compared", blocked),
+        ("Does not run at the base, so nothing was compared", of_base),
+        ("Gave nothing on one side for a reason of the host, so rehearse again", of_host),
         ("Fails at the base and no longer at the head", fixed),
     ):
-        named = ", ".join(f"{name} ({', '.join(what)})" for name, what in cells if what)
-        if named:
+        by_reason: dict[str, list[str]] = {}
+        for name, what in cells:
+            if what:
+                by_reason.setdefault(", ".join(what), []).append(name)
+        rows = (
+            f"{len(names)} cells ({reason})" if len(names) > _MOST_CELLS else f"{', '.join(names)} ({reason})"
+            for reason, names in by_reason.items()
+        )
+        if named := "; ".join(rows):
             yield f"- {title}: {markdown(named, _MOST_NAMED)}"
     yield ""
 
