@@ -52,6 +52,7 @@ FOREIGN = {
     "runners/verl_e2e_runner/bridge_tests.py": "errors of pytest, and what it prints",
     "runners/verl_e2e_runner/folder/process_records.py": "what Ray and vLLM call their processes",
     "runners/verl_e2e_runner/instrumentation/": "what Python raises",
+    "runners/verl_e2e_runner/rehearsal/host_python/shared.py": "what Python and C++ raise where no thread can start",
 }
 
 
