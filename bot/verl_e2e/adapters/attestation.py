@@ -65,15 +65,12 @@ def verifier(trusted_root: Path | None = None) -> Callable[[str], Attested]:
         claims = _Claims()
         try:
             kind, payload = library.verify_dsse(Bundle.from_json(text), claims)
-            return _attested(kind, json.loads(payload), claims.found)
+            statement = json.loads(payload)
+            if kind != _IN_TOTO:
+                raise UnprovenError(f"it holds {kind}, and no statement")
+            digests = frozenset(str(subject["digest"].get("sha256", "")) for subject in statement["subject"])
+            return Attested(predicate=str(statement["predicateType"]), digests=digests, **claims.found)
         except (SigstoreError, ValidationError, ValueError, KeyError, TypeError) as error:
             raise UnprovenError(next(iter(str(error).splitlines()), type(error).__name__)[:300]) from error
 
     return verify
-
-
-def _attested(kind: str, statement: dict[str, Any], claims: dict[str, str]) -> Attested:
-    if kind != _IN_TOTO:
-        raise UnprovenError(f"it holds {kind}, and no statement")
-    digests = frozenset(str(subject["digest"].get("sha256", "")) for subject in statement["subject"])
-    return Attested(predicate=str(statement["predicateType"]), digests=digests, **claims)

@@ -36,7 +36,24 @@ def command_lines(body: str) -> tuple[CommandLine, ...]:
     if PREFIX not in body.lower() or len(body) > MAX_COMMENT:
         return ()
     text = body.replace("\r\n", "\n").replace("\r", "\n")
-    return tuple(_lines(_PARSER.parse(text), text.split("\n")))
+    source, found = text.split("\n"), []
+    quotes, lists, html, before = 0, 0, _Html(), ""
+    for token in _PARSER.parse(text):
+        quotes += _QUOTES.get(token.type, 0)
+        lists += _LISTS.get(token.type, 0)
+        if token.type == "html_block":
+            html.read(token.content)
+        if token.type == "inline":
+            numbers = list(_plain_lines(token, token.map[0] if token.map else 0, html))
+            if before == "paragraph_open" and not quotes and token.map:
+                for number in numbers:
+                    # Also compared with the typed text: the bullet of a list or an entity is not part of it.
+                    line = source[number] if number < len(source) else ""
+                    # Behind a list, a line at the margin is not meant as part of it.
+                    if _speaks(line) and not (lists and line[0].isspace()):
+                        found.append(CommandLine(number + 1, line.strip()))
+        before = token.type
+    return tuple(found)
 
 
 @dataclass(slots=True)
@@ -66,25 +83,6 @@ class _Html:
     def says(self) -> bool:
         """Whether text at this place is shown as its author's own."""
         return not self.comment and not self.elements.total()
-
-
-def _lines(tokens: list[Token], source: list[str]) -> Iterator[CommandLine]:
-    quotes, lists, html, before = 0, 0, _Html(), ""
-    for token in tokens:
-        quotes += _QUOTES.get(token.type, 0)
-        lists += _LISTS.get(token.type, 0)
-        if token.type == "html_block":
-            html.read(token.content)
-        if token.type == "inline":
-            numbers = list(_plain_lines(token, token.map[0] if token.map else 0, html))
-            if before == "paragraph_open" and not quotes and token.map:
-                for number in numbers:
-                    # Also compared with the typed text: the bullet of a list or an entity is not part of it.
-                    line = source[number] if number < len(source) else ""
-                    # Behind a list, a line at the margin is not meant as part of it.
-                    if _speaks(line) and not (lists and line[0].isspace()):
-                        yield CommandLine(number + 1, line.strip())
-        before = token.type
 
 
 def _plain_lines(inline: Token, first: int, html: _Html) -> Iterator[int]:

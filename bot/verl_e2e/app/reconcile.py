@@ -112,8 +112,11 @@ class Reconciler:
         entries, before = self._remembered(target, troubles)
         if not any(not run.state.final for run in before) and not self.check_posts.any_open(target):
             # No one waits for this target, nothing runs, and nothing of ours stands there.
-            is_closed = isinstance(target, Pull) and target.state is PullState.CLOSED
-            if target.destroyed if isinstance(target, MergeGroup) else is_closed and not self._has_card(target):
+            if isinstance(target, MergeGroup):
+                over = target.destroyed
+            else:
+                over = target.state is PullState.CLOSED and self.comments.posted_card(target.ref) is None
+            if over:
                 return None
         self._show_seen(target)
         found = self._state_of(target, entries, before, troubles)
@@ -147,9 +150,6 @@ class Reconciler:
         if any(run.state is RunState.QUEUED and run.key in submitted for run in before):
             return SOON_S
         return _again(found, actions, [wait for wait in waits if wait > 0], self.poll_s)
-
-    def _has_card(self, pull: Pull) -> bool:
-        return self.comments.posted_card(pull.ref) is not None
 
     def _remembered(self, target: Target, troubles: Troubles) -> tuple[tuple[GivenEntry, ...], tuple[Run, ...]]:
         """The entries in their order, and the runs as they stand now."""

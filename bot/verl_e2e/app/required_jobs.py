@@ -365,8 +365,13 @@ class VerdictReuse:
         runs: tuple[Run, ...],
     ) -> Run | None:
         """A run on the same code as it is judged for a job, None where none speaks for it."""
-        now = self.clock.now()
-        origin = run_to_reuse(wanted, target, self._known(target, wanted, runs), now, policy.gate.reuse_h)
+        now, repository = self.clock.now(), repository_of(target)
+        numbers = target.pulls if isinstance(target, MergeGroup) else ()
+        inside = (run for number in numbers for run in self.ledger.runs(repository, number=number))
+        listed = self.ledger.runs(repository, reuse_key=wanted.reuse_key)
+        # A ledger that cannot list them has those at hand.
+        known = {run.key: run for run in (*runs, *inside, *listed)}.values()
+        origin = run_to_reuse(wanted, target, known, now, policy.gate.reuse_h)
         if origin is None or self.refused.find((origin.key, wanted.digest)) is not None:
             return None
         spoken: Run | None = None
@@ -379,17 +384,9 @@ class VerdictReuse:
         if spoken is None:
             self.refused.put((origin.key, wanted.digest), origin.key)
             return None
-        here = self.ledger.runs(repository_of(target), head_sha=target.head_sha)
+        here = self.ledger.runs(repository, head_sha=target.head_sha)
         # Another bot may have started the job meanwhile: its run stays, and what comes of it counts.
         return self.ledger.add_run(taken_over(spoken, wanted, target, here, now))
-
-    def _known(self, target: Target, wanted: WantedJob, runs: Iterable[Run]) -> Iterable[Run]:
-        """The runs whose verdict may be on the same code; a ledger that cannot list them has those at hand."""
-        repository = repository_of(target)
-        numbers = target.pulls if isinstance(target, MergeGroup) else ()
-        inside = (run for number in numbers for run in self.ledger.runs(repository, number=number))
-        listed = self.ledger.runs(repository, reuse_key=wanted.reuse_key)
-        return {run.key: run for run in (*runs, *inside, *listed)}.values()
 
     def _judged_again(self, wanted: WantedJob, origin: Run) -> Judged | None:
         if wanted.job is None:

@@ -38,16 +38,11 @@ class StepOutput(io.TextIOWrapper):
     def write(self, text: str) -> int:
         """Write the text; the part of the line that was written before decides whether it begins a command."""
         super().write(step_text(self._before + text)[len(self._before) :])
-        self._before = _context(self._before + text)
+        # The part of the current line that the next piece of text could complete to a command.
+        line = _LINE_END.split(self._before + text)[-1]
+        may_begin = not line.strip().removeprefix(":") and len(line) <= _MOST_SPACE
+        self._before = line if may_begin else f"x{line[-2:]}"
         return len(text)
-
-
-def _context(written: str) -> str:
-    """The part of the current line that the next piece of text could complete to a command."""
-    line = _LINE_END.split(written)[-1]
-    if not line.strip().removeprefix(":") and len(line) <= _MOST_SPACE:
-        return line
-    return f"x{line[-2:]}"
 
 
 def neutralise_streams() -> None:

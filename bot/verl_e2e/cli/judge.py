@@ -20,7 +20,7 @@ from verl_e2e.cli.command import (
 )
 
 if TYPE_CHECKING:
-    from verl_e2e.core.judge.verdict_document import Verdict
+    pass
 
 
 @click.command("judge")
@@ -43,17 +43,15 @@ def judge_verb(folder: Path, bands: Path | None, *, as_json: bool) -> int:
     if as_json:
         print_card(shown, as_json=True)
     else:
-        skipped = [f"{job.job_id}: Skipped - {job.reason}" for job in shown.not_run]
-        click.echo("\n".join([*map(_verdict_text, shown.verdicts), *skipped]))
+        rows: list[str] = []
+        for verdict in shown.verdicts:
+            rows.append(f"{verdict.job_id}: {verdict.result} - {verdict.sentence}")
+            for item in verdict.evidence:
+                where = f" [{item.file}{f':{item.line}' if item.line else ''}]" if item.file else ""
+                rows.append(f"  {item.state:<8} {item.criterion:<18} {item.summary}{where}")
+        rows += [f"{job.job_id}: Skipped - {job.reason}" for job in shown.not_run]
+        click.echo("\n".join(rows))
     return exit_code(shown)
-
-
-def _verdict_text(verdict: "Verdict") -> str:
-    rows = [f"{verdict.job_id}: {verdict.result} - {verdict.sentence}"]
-    for item in verdict.evidence:
-        where = f" [{item.file}{f':{item.line}' if item.line else ''}]" if item.file else ""
-        rows.append(f"  {item.state:<8} {item.criterion:<18} {item.summary}{where}")
-    return "\n".join(rows)
 
 
 @click.command("triage")

@@ -195,17 +195,16 @@ def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_js
             )
         )
     else:
-        click.echo("\n\n".join(_findings_text(name, findings) for name, findings in found.items()))
+        blocks = []
+        for name, findings in found.items():
+            lines = [name]
+            for finding in findings:
+                lines.append(f"  {_MARKS[finding.state]:4}  {finding.about}: {finding.sentence}")
+                if finding.fix:
+                    lines.append(f"        -> {finding.fix}")
+            blocks.append("\n".join(lines))
+        click.echo("\n\n".join(blocks))
     return EXIT_FINDINGS if any(item.state is Health.ERROR for findings in found.values() for item in findings) else 0
-
-
-def _findings_text(name: str, found: "Iterable[SetupFinding]") -> str:
-    lines = [name]
-    for finding in found:
-        lines.append(f"  {_MARKS[finding.state]:4}  {finding.about}: {finding.sentence}")
-        if finding.fix:
-            lines.append(f"        -> {finding.fix}")
-    return "\n".join(lines)
 
 
 _STEPS = ("event", "sweep", "order", "digest", "check-digest")

@@ -10,7 +10,6 @@ from typing import Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
 from verl_e2e.config.validation import MOST_CONFIG_BYTES, ConfigError, Problem, load_yaml, validate
 from verl_e2e.core.compare.cell_map import CellMap
@@ -202,10 +201,10 @@ def load_labels(text: str | bytes, source: str) -> tuple[LabelledPull, ...]:
     try:
         return _LABELS.validate_json(text)
     except ValidationError as error:
-        raise ConfigError([_problem(detail, source) for detail in error.errors(include_url=False)]) from None
-
-
-def _problem(detail: ErrorDetails, source: str) -> Problem:
-    if detail["type"] == "json_invalid":
-        return Problem(source, 0, "", "not valid JSON", "give a JSON list of labelled changes")
-    return Problem(source, 0, ".".join(map(str, detail["loc"])), detail["msg"])
+        problems = [
+            Problem(source, 0, "", "not valid JSON", "give a JSON list of labelled changes")
+            if detail["type"] == "json_invalid"
+            else Problem(source, 0, ".".join(map(str, detail["loc"])), detail["msg"])
+            for detail in error.errors(include_url=False)
+        ]
+        raise ConfigError(problems) from None

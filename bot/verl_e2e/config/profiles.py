@@ -22,7 +22,20 @@ def load_profile(
     `values` come from the user; a value that the profile does not use is an error. `defaults` (such as `home`) are used
     for names that `values` does not have. Raises ConfigError.
     """
-    text, source = _read(name_or_path)
+    source = name_or_path
+    if _NAME.fullmatch(name_or_path):
+        if name_or_path not in packaged_profiles():
+            fix = suggest(name_or_path, packaged_profiles())
+            raise ConfigError([Problem(f"site profile {name_or_path!r}", 0, "", "no such packaged profile", fix)])
+        text = files("verl_e2e").joinpath("profiles", f"{name_or_path}.yml").read_bytes()
+        source = f"packaged {name_or_path}.yml"
+    else:
+        try:
+            text = Path(name_or_path).read_bytes()
+        except OSError as error:
+            what = f"cannot be read: {error.strerror}"
+            fix = f"give a YAML file or a packaged name: {', '.join(packaged_profiles())}"
+            raise ConfigError([Problem(name_or_path, 0, "", what, fix)]) from None
     document = load_yaml(text, source)
     used = {name for _, name in _placeholders(document.value, ())}
     unused = sorted(set(values) - used)
@@ -53,21 +66,6 @@ def packaged_profiles() -> tuple[str, ...]:
     """The names of the profiles that come with the program."""
     names = (entry.name for entry in files("verl_e2e").joinpath("profiles").iterdir())
     return tuple(sorted(name.removesuffix(".yml") for name in names if name.endswith(".yml")))
-
-
-def _read(name_or_path: str) -> tuple[bytes, str]:
-    if _NAME.fullmatch(name_or_path):
-        if name_or_path not in packaged_profiles():
-            fix = suggest(name_or_path, packaged_profiles())
-            raise ConfigError([Problem(f"site profile {name_or_path!r}", 0, "", "no such packaged profile", fix)])
-        packaged = files("verl_e2e").joinpath("profiles", f"{name_or_path}.yml")
-        return packaged.read_bytes(), f"packaged {name_or_path}.yml"
-    try:
-        return Path(name_or_path).read_bytes(), name_or_path
-    except OSError as error:
-        what = f"cannot be read: {error.strerror}"
-        fix = f"give a YAML file or a packaged name: {', '.join(packaged_profiles())}"
-        raise ConfigError([Problem(name_or_path, 0, "", what, fix)]) from None
 
 
 def _placeholders(value: Any, path: KeyPath) -> list[tuple[KeyPath, str]]:

@@ -170,18 +170,15 @@ def child(name: str, argument: tuple[KeptFolders, tuple[Any, ...]], ask: Callabl
         case "commands":
             return command_lines(*values)
         case "plan" | "explain" | "annotate" | "judge" | "judge_rehearsal" | "judge_again":
-            return getattr(_direct(place, ask), name)(*values)
+            mirrors = Mirrors(place.mirrors, place.web_url, ask=ask)
+            # Bands of our own, so that those which a run folder brings along are never believed.
+            keys = public_keys(place.recorders) if place.recorders else None
+            folders = run_folders(Bands(), keys=keys)
+            summaries, today = SummaryCache(place.summaries), SystemClock().now().date()
+            analysis = DirectAnalysis(mirrors.changes, packaged_uses(_NO_CHECKOUT), summaries, folders, today)
+            return getattr(analysis, name)(*values)
         case _:
             raise ValueError(f"no work is called {name}")
-
-
-def _direct(place: KeptFolders, ask: Callable[[object], Any]) -> DirectAnalysis:
-    mirrors = Mirrors(place.mirrors, place.web_url, ask=ask)
-    # Bands of our own, so that those which a run folder brings along are never believed.
-    keys = public_keys(place.recorders) if place.recorders else None
-    folders = run_folders(Bands(), keys=keys)
-    summaries, today = SummaryCache(place.summaries), SystemClock().now().date()
-    return DirectAnalysis(mirrors.changes, packaged_uses(_NO_CHECKOUT), summaries, folders, today)
 
 
 def _nothing(_: object) -> object:

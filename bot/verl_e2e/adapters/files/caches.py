@@ -4,7 +4,7 @@ import hashlib
 import json
 import sqlite3
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing, suppress
 from functools import cache
 from importlib.resources import files
@@ -58,11 +58,19 @@ class SummaryCache:
         missing = {self._place(kind, key): key for key in keys if key not in known}
         if missing and self._file is not None and self._file.exists():
             _, read = _forms(table)
-            with suppress(OSError, sqlite3.Error):
-                for place, text in self._rows(table, list(missing)):
-                    # A text that does not read as a value is as good as none.
-                    with suppress(ValueError, TypeError, IndexError, RecursionError):
-                        known[missing[place]] = read(text)
+            name, places = f"file:{self._file}?mode=ro", list(missing)
+            with (
+                suppress(OSError, sqlite3.Error),
+                closing(sqlite3.connect(name, uri=True, timeout=_PATIENCE_S)) as database,
+            ):
+                for start in range(0, len(places), _AT_ONCE):
+                    some = places[start : start + _AT_ONCE]
+                    marks = ",".join("?" * len(some))
+                    query = f"SELECT blob, text FROM {table} WHERE blob IN ({marks})"  # noqa: S608  (our own names)
+                    for place, text in database.execute(query, some):
+                        # A text that does not read as a value is as good as none.
+                        with suppress(ValueError, TypeError, IndexError, RecursionError):
+                            known[missing[place]] = read(text)
         return {key: known[key] for key in keys if key in known}
 
     def save(self, kind: type[_Value], values: Mapping[str, _Value]) -> None:
@@ -89,14 +97,6 @@ class SummaryCache:
     def _place(self, kind: type, key: str) -> str:
         """The key in the file: a difference is found again by the program alone that made it."""
         return hashlib.sha256(f"{self._program()}\0{key}".encode()).hexdigest() if kind is FileDifference else key
-
-    def _rows(self, table: str, keys: list[str]) -> Iterator[tuple[str, str]]:
-        with closing(sqlite3.connect(f"file:{self._file}?mode=ro", uri=True, timeout=_PATIENCE_S)) as database:
-            for start in range(0, len(keys), _AT_ONCE):
-                some = keys[start : start + _AT_ONCE]
-                marks = ",".join("?" * len(some))
-                query = f"SELECT blob, text FROM {table} WHERE blob IN ({marks})"  # noqa: S608  (our own names)
-                yield from database.execute(query, some)
 
     def _write(self, file: Path, table: str, texts: Mapping[str, str]) -> None:
         names = [name for name, _ in _TABLES.values()]

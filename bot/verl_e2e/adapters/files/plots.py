@@ -35,16 +35,15 @@ _METADATA: dict[str, dict[str, str | None]] = {
 def draw(shown: SignalFigure, folder: Path) -> tuple[Path, ...]:
     """Write the figure into the folder, as SVG and PNG for light and for dark backgrounds; the files made."""
     folder.mkdir(parents=True, exist_ok=True)
-    return tuple(path for theme in THEMES for path in _files(shown, theme, folder))
-
-
-def _files(shown: SignalFigure, theme: Theme, folder: Path) -> Iterator[Path]:
-    with style.context("default"), matplotlib.rc_context(_SETTINGS):
-        figure = _figure(shown, theme)
-        for form in FORMATS:
-            path = folder / f"{PLOT_NAME}-{theme.name}.{form}"
-            figure.savefig(path, format=form, metadata=_METADATA[form], facecolor=theme.background)
-            yield path
+    made = []
+    for theme in THEMES:
+        with style.context("default"), matplotlib.rc_context(_SETTINGS):
+            figure = _figure(shown, theme)
+            for form in FORMATS:
+                path = folder / f"{PLOT_NAME}-{theme.name}.{form}"
+                figure.savefig(path, format=form, metadata=_METADATA[form], facecolor=theme.background)
+                made.append(path)
+    return tuple(made)
 
 
 def _figure(shown: SignalFigure, theme: Theme) -> Figure:

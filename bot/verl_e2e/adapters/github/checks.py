@@ -74,7 +74,17 @@ class GithubChecks:
             remote_id, known = self._create(repository, check)
         else:
             remote_id, known = self._update(repository, check.id, check)
-        self._annotate(repository, remote_id, check, known)
+        for start in range(known, len(check.annotations), MAX_ANNOTATIONS):
+            batch = check.annotations[start : start + MAX_ANNOTATIONS]
+
+            def write(batch: tuple[Any, ...] = batch) -> bool:
+                self._send(repository, remote_id, {"output": output(check, batch)})
+                return True
+
+            def find(wanted: int = start + len(batch)) -> bool | None:
+                return True if self._annotated(repository, remote_id) >= wanted else None
+
+            once(write, find, retry_policy=self._github.retry_policy)
         return remote_id
 
     def _create(self, repository: str, check: CheckRun) -> tuple[int, int]:
@@ -98,19 +108,6 @@ class GithubChecks:
     def _update(self, repository: str, check_id: int, check: CheckRun) -> tuple[int, int]:
         self._send(repository, check_id, {**_fields(check), "output": output(check)})
         return check_id, self._annotated(repository, check_id) if check.annotations else 0
-
-    def _annotate(self, repository: str, check_id: int, check: CheckRun, known: int) -> None:
-        for start in range(known, len(check.annotations), MAX_ANNOTATIONS):
-            batch = check.annotations[start : start + MAX_ANNOTATIONS]
-
-            def write(batch: tuple[Any, ...] = batch) -> bool:
-                self._send(repository, check_id, {"output": output(check, batch)})
-                return True
-
-            def find(wanted: int = start + len(batch)) -> bool | None:
-                return True if self._annotated(repository, check_id) >= wanted else None
-
-            once(write, find, retry_policy=self._github.retry_policy)
 
     def _annotated(self, repository: str, check_id: int) -> int:
         path = f"/repos/{repository}/check-runs/{check_id}"

@@ -350,7 +350,10 @@ def gate(
         fits_title = len(obstacle) <= MAX_TITLE
         return Gate(JobStatus.BLOCKED, title, (whole, *broken), of_jobs, action=action, says_obstacle=fits_title)
     if any(standing.state in UNDERWAY for standing in unsatisfied):
-        return Gate(JobStatus.RUNNING, _progress(required), broken, of_jobs)
+        done = sum(standing.state in SATISFIED for standing in required)
+        running = ", ".join(standing.wanted.id for standing in required if standing.state is JobStatus.RUNNING)
+        title = f"{done} of {len(required)} required jobs satisfied" + (f", running {running}" if running else "")
+        return Gate(JobStatus.RUNNING, title, broken, of_jobs)
     if unsatisfied:
         first = unsatisfied[0]
         status = first.state if first.state in (JobStatus.HELD, JobStatus.CANCELLED) else JobStatus.BLOCKED
@@ -373,12 +376,6 @@ def gate(
 def _sentence(text: str) -> str:
     shown = text[:1].upper() + text[1:]
     return shown if len(shown) <= MAX_TITLE else f"{shown[: MAX_TITLE - 4]} ..."
-
-
-def _progress(required: tuple[JobStanding, ...]) -> str:
-    done = sum(standing.state in SATISFIED for standing in required)
-    running = ", ".join(standing.wanted.id for standing in required if standing.state is JobStatus.RUNNING)
-    return f"{done} of {len(required)} required jobs satisfied" + (f", running {running}" if running else "")
 
 
 def _passed_title(required: tuple[JobStanding, ...]) -> str:

@@ -236,9 +236,24 @@ def flaky_causes(runs: Iterable[Run]) -> tuple[FlakyCause, ...]:
     for run in final:
         for cause_id in run.causes:
             groups[cause_id, run.fingerprint].append(run)
-    found = [_summed(cause_id, fingerprint, group, passed) for (cause_id, fingerprint), group in groups.items()]
     flaky = []
-    for item in found:
+    for (cause_id, fingerprint), group in groups.items():
+        unlike = {_job_of(run) for run in group if run.recurrence is Recurrence.NOT_REPRODUCED}
+        unlike |= {_job_of(run) for run in group if not passed.isdisjoint(_same_code(run))}
+        older = {run.merge_base for run in group if run.recurrence is Recurrence.PRE_EXISTING and run.merge_base}
+        stages = {run.stage for run in group if run.stage is not None}
+        item = FlakyCause(
+            cause_id=cause_id,
+            fingerprint=fingerprint,
+            found=class_of((cause_id,), undecided=False),
+            job_ids=tuple(sorted({run.job_id for run in group})),
+            stages=tuple(sorted(stages, key=lambda stage: stage.order)),
+            runs=len(group),
+            disagreed=len(unlike),
+            pulls=len({(run.repository, run.number) for run in group if run.number is not None}),
+            merge_bases=len(older),
+            last=max(run.updated for run in group),
+        )
         outside = item.found is RetryClass.PASSING or item.found is RetryClass.LASTING
         same = bool(item.fingerprint) or outside or item.cause_id.startswith(_SAME_ANYWHERE)
         if item.disagreed or item.merge_bases or (same and item.pulls > 1):
@@ -256,21 +271,3 @@ def _job_of(run: Run) -> _Job:
 def _same_code(run: Run) -> tuple[_Job, ...]:
     """What another run shares with this one that runs the same code in the same way: the job, or the key of reuse."""
     return (_job_of(run), *([(run.repository, "", run.reuse_key)] if run.reuse_key else []))
-
-
-def _summed(cause_id: str, fingerprint: str, runs: list[Run], passed: set[_Job]) -> FlakyCause:
-    unlike = {_job_of(run) for run in runs if run.recurrence is Recurrence.NOT_REPRODUCED}
-    unlike |= {_job_of(run) for run in runs if not passed.isdisjoint(_same_code(run))}
-    older = {run.merge_base for run in runs if run.recurrence is Recurrence.PRE_EXISTING and run.merge_base}
-    return FlakyCause(
-        cause_id=cause_id,
-        fingerprint=fingerprint,
-        found=class_of((cause_id,), undecided=False),
-        job_ids=tuple(sorted({run.job_id for run in runs})),
-        stages=tuple(sorted({run.stage for run in runs if run.stage is not None}, key=lambda stage: stage.order)),
-        runs=len(runs),
-        disagreed=len(unlike),
-        pulls=len({(run.repository, run.number) for run in runs if run.number is not None}),
-        merge_bases=len(older),
-        last=max(run.updated for run in runs),
-    )
