@@ -545,7 +545,11 @@ class Unwrapper:
                 return False
             broad = re.compile(shape.broad)
             heads = [match[0] if (match := broad.match(row)) else None for row in list(recent())[-RECENT_LINES:]]
-            if not _shared([row is not None for row in heads]) or (shape.bare and not _again(shape, heads)):
+            exact = re.compile(shape.exact)
+            same = [row is not None and exact.match(row) is not None for row in heads]
+            # The same words, or a few in turn as the lines of a few programs begin.
+            again = _shared(same) or (len(heads) >= 8 and len(set(heads)) <= len(heads) // 4)
+            if not _shared([row is not None for row in heads]) or (shape.bare and not again):
                 return False
             texts = (layer for layer, _ in self._layers if isinstance(layer, TextLayer))
             layer = next((layer for layer in texts if layer.broad == shape.broad), None)
@@ -585,10 +589,3 @@ def _shared(flags: Sequence[bool]) -> bool:
     if not flags:
         return False
     return all(flags[-4:]) or (len(flags) >= 8 and sum(flags) >= 0.75 * len(flags))
-
-
-def _again(shape: Shape, heads: Sequence[str | None]) -> bool:
-    """Whether the lines before begin with the same words, or with a few in turn as the lines of a few programs do."""
-    exact = re.compile(shape.exact)
-    same = [head is not None and exact.match(head) is not None for head in heads]
-    return _shared(same) or (len(heads) >= 8 and len(set(heads)) <= len(heads) // 4)

@@ -5,9 +5,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from verl_e2e.core.model.document import DescribedDocument, Document, LevelNumber, UnfitError, name_among
+from verl_e2e.core.model.document import DescribedDocument, Document, LevelNumber, UnfitError, name_among, text_that
 from verl_e2e.core.model.levels import Level
 
 # GitHub's own roles, each with all that the one before may.
@@ -33,16 +33,17 @@ _NOT_FOR_ANYONE = frozenset({Capability.RUN, Capability.APPROVE, Capability.OVER
 _NOT_FOR_AUTHORS = frozenset({Capability.APPROVE, Capability.OVERRIDE, Capability.QUEUE})
 
 
-def _team(text: str) -> str:
-    if text.count("/") != 1 or text.startswith("/") or text.endswith("/"):
-        raise UnfitError(f"{text!r} is not a team", "write organisation/team")
-    return text
-
-
 _Word = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
 _AnyRole = Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True, min_length=1, max_length=100)]
 _Role = Annotated[_AnyRole, name_among(ROLES, "one of GitHub's roles (an organisation's own go into custom_roles)")]
-_Team = Annotated[_Word, AfterValidator(_team)]
+_Team = Annotated[
+    _Word,
+    text_that(
+        lambda text: text.count("/") == 1 and not text.startswith("/") and not text.endswith("/"),
+        "is not a team",
+        "write organisation/team",
+    ),
+]
 _Wait = Annotated[int, Field(strict=True, ge=60, le=604_800)]
 
 

@@ -126,6 +126,17 @@ def _level(number: int) -> Level:
     return Level(number)
 
 
+def text_that(fits: Callable[[str], bool], problem: str, fix: str) -> AfterValidator:
+    """A validator for a text; `problem` says what is wrong with one that does not fit, as `is not a team`."""
+
+    def check(text: str) -> str:
+        if not fits(text):
+            raise UnfitError(f"{text!r} {problem}", fix)
+        return text
+
+    return AfterValidator(check)
+
+
 def name_among(known: Collection[str], kind: str) -> AfterValidator:
     """A validator for a name of a closed set; `kind` says what it names, as `a role`."""
 
@@ -137,32 +148,37 @@ def name_among(known: Collection[str], kind: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _image(text: str) -> str:
-    if any(letter.isspace() or not letter.isprintable() for letter in text):
-        raise UnfitError(f"{text!r} holds a blank", "write the image as `docker pull` takes it")
-    return text
-
-
-def _inside(path: str) -> str:
-    if path.startswith("/") or ".." in path.split("/"):
-        raise UnfitError(f"{path!r} leads out of the repository", "write a path relative to its top folder")
-    return path
-
-
-def _address(text: str) -> str:
-    if not re.fullmatch(r"https://[^\s/@?#]+/[^\s@?#]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?/[^\s@?#]+", text):
-        raise UnfitError(f"{text!r} is not an address of a repository", "write https://HOST/OWNER/NAME")
-    return text
-
+_ADDRESS = re.compile(r"https://[^\s/@?#]+/[^\s@?#]+|http://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?/[^\s@?#]+")
 
 # Text that is not empty.
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 # Where a repository is fetched from: nothing that could start a program, and no password.
-Address = Annotated[Text, AfterValidator(_address)]
+Address = Annotated[
+    Text,
+    text_that(
+        lambda text: bool(_ADDRESS.fullmatch(text)),
+        "is not an address of a repository",
+        "write https://HOST/OWNER/NAME",
+    ),
+]
 # A container image, or a part of its name.
-ImageText = Annotated[str, AfterValidator(_image)]
+ImageText = Annotated[
+    str,
+    text_that(
+        lambda text: all(letter.isprintable() and not letter.isspace() for letter in text),
+        "holds a blank",
+        "write the image as `docker pull` takes it",
+    ),
+]
 # A path relative to a repository's top folder.
-InnerPath = Annotated[Text, AfterValidator(_inside)]
+InnerPath = Annotated[
+    Text,
+    text_that(
+        lambda path: not path.startswith("/") and ".." not in path.split("/"),
+        "leads out of the repository",
+        "write a path relative to its top folder",
+    ),
+]
 # A whole number of seconds.
 Seconds = Annotated[int, Field(strict=True, ge=1)]
 # The number of a level.

@@ -3,7 +3,7 @@
 Everything here is read from that plan, so that an explanation never says anything else than the plan would.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 
@@ -76,7 +76,7 @@ def explanations(
 
 
 def with_must_run(explanation: Explanation, planned: Plan) -> Explanation:
-    """The explanation with what is looked for of it in the jobs of a plan of the whole path."""
+    """The explanation with its places, and what is looked for of it, in the jobs of a plan of the whole path."""
     must_run = []
     for job in planned.jobs:
         own = [item for item in job.changed.required if item.symbol and item.path == readable(explanation.path)]
@@ -85,19 +85,16 @@ def with_must_run(explanation: Explanation, planned: Plan) -> Explanation:
         if own:
             lines = sum(len(function.lines) for function in own)
             must_run.append(f"{job.id}: {count_of(len(own), 'function')}, {count_of(lines, 'line')}")
-    return replace(explanation, must_run=tuple(must_run), places=tuple(_places(explanation, planned)))
-
-
-def _places(explanation: Explanation, planned: Plan) -> Iterator[str]:
-    """The places of what is explained, with the job for each."""
+    places = []
     for job in planned.jobs:
-        own = [purpose for purpose in job.purposes if _is_own(explanation, purpose.path, purpose.symbol)]
-        yield from (f"{job.id} {row}" for row in purpose_rows(own, _SHOWN_PLACES))
+        purposes = [purpose for purpose in job.purposes if _is_own(explanation, purpose.path, purpose.symbol)]
+        places += [f"{job.id} {row}" for row in purpose_rows(purposes, _SHOWN_PLACES)]
     for left in planned.not_covered:
         if _is_own(explanation, left.purpose.path, left.purpose.symbol):
-            yield from (f"no job {row}: {left.reason}" for row in purpose_rows([left.purpose]))
+            places += [f"no job {row}: {left.reason}" for row in purpose_rows([left.purpose])]
     open_ = (item for item in planned.not_entered if _is_own(explanation, item.function.path, item.function.symbol))
-    yield from (f"any job or none for {place}: {place.problem}" for place in islice(open_, _SHOWN_PLACES))
+    places += [f"any job or none for {place}: {place.problem}" for place in islice(open_, _SHOWN_PLACES)]
+    return replace(explanation, must_run=tuple(must_run), places=tuple(places))
 
 
 def _is_own(explanation: Explanation, path: str, symbol: str) -> bool:

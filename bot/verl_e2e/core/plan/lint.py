@@ -43,14 +43,36 @@ def lint_policy(
         for path in sorted(paths)
         if path not in symbols and not any(patterns.match(path) for _, patterns in named)
     )
-    of_symbols = (*_idle_symbol_rules(policy, symbols, words), *_nameless_families(policy, symbols))
-    return (*lint_alone(policy), *found, *of_symbols, *unjudged)
+    return (*lint_alone(policy), *found, *_lint_symbols(policy, symbols, words), *unjudged)
 
 
 def lint_alone(policy: Policy) -> tuple[str, ...]:
     """One sentence for each finding that the policy shows by itself."""
-    image = (f"{finding.what}; {finding.fix}" for finding in lint_image(policy))
-    return (*image, *_promises(policy), *_undeclared(policy))
+    found = [f"{finding.what}; {finding.fix}" for finding in lint_image(policy)]
+    # Features of families that no model of theirs has, and features of models that their families do not list.
+    for family in policy.families:
+        facts, model = policy.facts_of(family.checkpoint), family.checkpoint.model_id if family.checkpoint else ""
+        where = f"{policy.source}: family {family.name}"
+        found += [
+            f"{where}: {model} has no {name}, so a change of the family's {name} cannot be shown"
+            for name in family.features
+            if not policy.facts_of(policy.checkpoint_for(family, (name,))).shows(name)
+        ]
+        found += [
+            f"{where}: {model} declares {name}, which the family does not list under `features:`"
+            for name in facts.features or ()
+            if name not in family.features
+        ]
+    # Checkpoints for which the policy does not say how many GPUs they need, or what a run of them shows.
+    for checkpoint in dict.fromkeys(model.checkpoint for model in policy.models):
+        facts = policy.facts_of(checkpoint)
+        where = f"{policy.source}: checkpoint {checkpoint.model_id}"
+        if facts.weights_gib is None and facts.gpus is None:
+            what = "neither `weights_gib:` nor `gpus:` is declared"
+            found.append(f"{where}: {what}, so its jobs get the GPUs of a small model")
+        if facts.features is None:
+            found.append(f"{where}: no `features:` are declared, so whatever its family lists is taken to be there")
+    return tuple(found)
 
 
 def lint_quarantine(policy: Policy, today: date) -> tuple["ToFix", ...]:
@@ -80,41 +102,6 @@ def lint_defects(policy: Policy, objects: Mapping[str, str], today: date) -> tup
         for entry in policy.defects
         if (why := entry.ended(policy.verl.commit, objects, today))
     )
-
-
-def _promises(policy: Policy) -> Iterator[str]:
-    """Features of families that no model of theirs has, and features of models that their families do not list."""
-    for family in policy.families:
-        facts, model = policy.facts_of(family.checkpoint), family.checkpoint.model_id if family.checkpoint else ""
-        where = f"{policy.source}: family {family.name}"
-        for name in family.features:
-            if not policy.facts_of(policy.checkpoint_for(family, (name,))).shows(name):
-                yield f"{where}: {model} has no {name}, so a change of the family's {name} cannot be shown"
-        for name in facts.features or ():
-            if name not in family.features:
-                yield f"{where}: {model} declares {name}, which the family does not list under `features:`"
-
-
-def _undeclared(policy: Policy) -> Iterator[str]:
-    """Checkpoints for which the policy does not say how many GPUs they need, or what a run of them shows."""
-    for checkpoint in dict.fromkeys(model.checkpoint for model in policy.models):
-        facts = policy.facts_of(checkpoint)
-        where = f"{policy.source}: checkpoint {checkpoint.model_id}"
-        if facts.weights_gib is None and facts.gpus is None:
-            yield f"{where}: neither `weights_gib:` nor `gpus:` is declared, so its jobs get the GPUs of a small model"
-        if facts.features is None:
-            yield f"{where}: no `features:` are declared, so whatever its family lists is taken to be there"
-
-
-def _nameless_families(policy: Policy, symbols: Symbols) -> Iterator[str]:
-    """Families with a checkpoint whose runs show no class that bears the family's name, so level 4 cannot pass."""
-    for family in policy.families:
-        inside = [name for path, names in symbols.items() if family.paths.match(path) for name in names]
-        classes = [name for name in inside if name.endswith("Bridge") and "." not in name]
-        if family.checkpoint and classes and not any(bears_name(name, family.name) for name in classes):
-            shown = ", ".join(sorted(classes)[:3])
-            what = f"none of its classes ({shown}) bears its name, so no run shows it"
-            yield f"{policy.source}: family {family.name}: {what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +159,8 @@ def _dummy(checkpoint: Checkpoint | None) -> tuple[str, ...]:
     return (path,) if path and not path.startswith("/") else ()
 
 
-def _idle_symbol_rules(policy: Policy, symbols: Symbols, words: Collection[str]) -> Iterator[str]:
+def _lint_symbols(policy: Policy, symbols: Symbols, words: Collection[str]) -> Iterator[str]:
+    """Rules that meet no symbol, and families with a checkpoint whose runs show no class that bears their name."""
     for rule in policy.reach.rules if policy.reach else ():
         paths = [path for path in symbols if rule.paths is None or rule.paths.match(path)]
         if not paths:
@@ -186,3 +174,11 @@ def _idle_symbol_rules(policy: Policy, symbols: Symbols, words: Collection[str])
             yield f"{policy.source}: {rule.name}: its symbols meet none below its paths"
         elif rule.words is not None and not any(map(rule.words.match, words)):
             yield f"{policy.source}: {rule.name}: its words stand nowhere in the sources"
+    for family in policy.families:
+        inside = [name for path, names in symbols.items() if family.paths.match(path) for name in names]
+        classes = [name for name in inside if name.endswith("Bridge") and "." not in name]
+        # Level 4 cannot pass without one.
+        if family.checkpoint and classes and not any(bears_name(name, family.name) for name in classes):
+            shown = ", ".join(sorted(classes)[:3])
+            what = f"none of its classes ({shown}) bears its name, so no run shows it"
+            yield f"{policy.source}: family {family.name}: {what}"

@@ -135,7 +135,11 @@ class FilesOfTree:
         paths = tuple(files)
         common = {name for name, count in Counter(_name_tails(path)[0] for path in paths).items() if count > 1}
         # The files that are modules of the package under test.
-        self.modules = frozenset(_modules_of_package(paths, policy))
+        package = policy.reach.package.replace(".", "/") if policy.reach is not None else ""
+        below = tuple(f"{root}{package}/" for root in roots)
+        self.modules = frozenset(
+            path for path in paths if path.startswith(below) and module_name(path, roots) is not None
+        )
         self._always: set[str] = set()
         # Those that count where a source names them: by the name that it must have.
         self._named: dict[str, list[str]] = {}
@@ -166,14 +170,6 @@ def _name_tails(path: str) -> tuple[str, str]:
     """The name of a file, by itself and with the folder that it is in."""
     parts = path.rsplit("/", 2)
     return parts[-1], "/".join(parts[-2:])
-
-
-def _modules_of_package(files: Iterable[str], policy: Policy) -> Iterator[str]:
-    reach = policy.reach
-    if reach is None:
-        return
-    packages = tuple(f"{root}{reach.package.replace('.', '/')}/" for root in reach.roots)
-    yield from (path for path in files if path.startswith(packages) and module_name(path, reach.roots) is not None)
 
 
 _CONFTEST, _PACKAGE = "conftest.py", "__init__.py"

@@ -165,17 +165,7 @@ def _without(table: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
 @lru_cache(maxsize=4)
 def _requirements(text: bytes | None) -> Mapping[str, set[str]]:
     document: dict[str, Any] = tomllib.loads(text.decode("utf-8")) if text else {}
-    found: dict[str, set[str]] = {}
-    for where, requirement in _listed(document):
-        name = requirement.get("name", "") if isinstance(requirement, dict) else requirement
-        match = _NAME.match(name.strip())
-        if match:
-            found.setdefault(_key(match[0]), set()).add(f"{where}: {requirement}")
-    return found
-
-
-def _listed(document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every requirement, with the list that it is in."""
+    # Every requirement, with the list that it is in.
     project, manifest = document.get("project", {}), document.get("manifest", {})
     uv = document.get("tool", {}).get("uv", {})
     tables = (("extra", project.get("optional-dependencies", {})), ("group", document.get("dependency-groups", {})))
@@ -186,9 +176,14 @@ def _listed(document: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     lists += [(f"{kind} {name}", entries) for kind, table in tables for name, entries in table.items()]
     lists += [(name, uv.get(name, ())) for name in _LISTS_OF_UV]
     lists += [(name, manifest.get(name, ())) for name in _LISTS_OF_LOCK]
-    for where, entries in lists:
-        yield from ((where, entry) for entry in entries)
-    yield from (("source", {"name": name, "is": source}) for name, source in uv.get("sources", {}).items())
+    lists += [("source", [{"name": name, "is": source}]) for name, source in uv.get("sources", {}).items()]
+    found: dict[str, set[str]] = {}
+    for where, requirement in ((where, entry) for where, entries in lists for entry in entries):
+        name = requirement.get("name", "") if isinstance(requirement, dict) else requirement
+        match = _NAME.match(name.strip())
+        if match:
+            found.setdefault(_key(match[0]), set()).add(f"{where}: {requirement}")
+    return found
 
 
 def _without_times(part: Any) -> Any:

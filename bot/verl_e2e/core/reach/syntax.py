@@ -205,20 +205,17 @@ def annotated(node: ast.expr | None) -> str:
             name = dotted(node)
             return name if name.rpartition(".")[2][:1].isupper() and name not in {"Any", "Callable"} else ""
         case ast.Constant(value=str(text)):
-            return annotated(_parsed(text))
+            try:
+                inside = ast.parse(text.strip(), mode="eval").body
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                return ""
+            return annotated(inside)
         case ast.BinOp(left=left, right=right):
             return annotated(left) or annotated(right)
         case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
             return annotated(inner)
         case _:
             return ""
-
-
-def _parsed(text: str) -> ast.expr | None:
-    try:
-        return ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def catches_import_errors(node: ast.Try) -> bool:

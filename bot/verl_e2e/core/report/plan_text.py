@@ -26,12 +26,14 @@ MAKING_DEMO = "Planning a change of a small repository with the layout of Megatr
 
 def render_plan_text(plan: Plan) -> str:
     """The plan in plain text, one block for each level; at most a few paths for each reason at any size."""
+    unshown = [f"  level {int(item.level)} {item.reason}: {_first(item.places)}" for item in plan.unshown]
     blocks = (
         _head(plan),
         *(_required(level, plan) for level in plan.levels),
         _not_covered(plan),
         _not_entered(plan),
-        _unshown(plan),
+        # What the models of the planned jobs leave out.
+        ("What the planned jobs cannot show of the change:", *unshown) if unshown else (),
         _changed_code(plan),
         _tests(plan),
         _not_required(plan),
@@ -132,13 +134,6 @@ def _not_entered(plan: Plan) -> Iterator[str]:
         yield from (f"  {on_one_line(str(place))}" for place in places[:SHOWN_PATHS])
         if len(places) > SHOWN_PATHS:
             yield f"  and {len(places) - SHOWN_PATHS} more"
-
-
-def _unshown(plan: Plan) -> Iterator[str]:
-    """What the models of the planned jobs leave out, by level."""
-    if plan.unshown:
-        yield "What the planned jobs cannot show of the change:"
-    yield from (f"  level {int(item.level)} {item.reason}: {_first(item.places)}" for item in plan.unshown)
 
 
 def _changed_code(plan: Plan) -> Iterator[str]:

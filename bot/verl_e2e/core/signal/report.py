@@ -199,7 +199,26 @@ def compare_curves(steps: Sequence[MetricStep], baselines: Sequence[BaselineRun]
         if (mine := curve(steps, quantity)) is not None and (theirs := band(baselines, quantity)) is not None
     ]
     bars = [Bar(bar.order / max(1, len(pairs)), bar.size) for bar in MOVES]
-    return tuple(_compared(*pair, bars) for pair in pairs)
+    found = []
+    for quantity, mine, theirs in pairs:
+        at = mine.finite().at()
+        columns = zip(theirs.steps, theirs.middle, theirs.low, theirs.high, strict=True)
+        # Candidate, and the median, the lowest and the highest of the baselines, at the steps that both have.
+        rows = [(at[step], middle, low, high) for step, middle, low, high in columns if step in at]
+        inside = None
+        if theirs.runs >= _BAND_FROM and rows:
+            inside = sum(low <= value <= high for value, _, low, high in rows) / len(rows)
+        if len(rows) < MIN_STEPS:
+            found.append(CurveComparison(quantity, CurveStanding.UNKNOWN, len(rows), None, inside))
+            continue
+        gap = trend([value - middle for value, middle, _, _ in rows])
+        standing = _STANDING[direction(gap, bars)]
+        if inside is not None:
+            value, _, low, high = (median(last_third(column)) for column in zip(*rows, strict=True))
+            # No further outside the band in the end than the band is wide: equal runs differ as much.
+            standing = CurveStanding.LEVEL if low - (high - low) <= value <= high + (high - low) else standing
+        found.append(CurveComparison(quantity, standing, len(rows), gap, inside))
+    return tuple(found)
 
 
 _STANDING = {
@@ -207,25 +226,6 @@ _STANDING = {
     Direction.DOWN: CurveStanding.BELOW,
     Direction.NONE: CurveStanding.LEVEL,
 }
-
-
-def _compared(quantity: CurveQuantity, mine: Curve, theirs: BaselineBand, bars: Sequence[Bar]) -> CurveComparison:
-    at = mine.finite().at()
-    columns = zip(theirs.steps, theirs.middle, theirs.low, theirs.high, strict=True)
-    # Candidate, and the median, the lowest and the highest of the baselines, at the steps that both have.
-    rows = [(at[step], middle, low, high) for step, middle, low, high in columns if step in at]
-    inside = None
-    if theirs.runs >= _BAND_FROM and rows:
-        inside = sum(low <= value <= high for value, _, low, high in rows) / len(rows)
-    if len(rows) < MIN_STEPS:
-        return CurveComparison(quantity, CurveStanding.UNKNOWN, len(rows), None, inside)
-    gap = trend([value - middle for value, middle, _, _ in rows])
-    standing = _STANDING[direction(gap, bars)]
-    if inside is not None:
-        value, _, low, high = (median(last_third(column)) for column in zip(*rows, strict=True))
-        # No further outside the band in the end than the band is wide: equal runs differ as much.
-        standing = CurveStanding.LEVEL if low - (high - low) <= value <= high + (high - low) else standing
-    return CurveComparison(quantity, standing, len(rows), gap, inside)
 
 
 PLOTS_FOLDER = "plots"

@@ -5,7 +5,7 @@ The phases of a run are timed by its own events, else by the times that its log 
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from verl_e2e.core.model.facts import Excerpt, LogFacts
@@ -42,7 +42,30 @@ TEXT_CAP = 100
 
 def triage_text(file: str, answer: Triage) -> str:
     """A few lines about one log; ends without a line feed."""
-    return "\n".join(printable(row) for row in _rows(file, answer))
+    rows = [f"{file}: {answer.verdict} in {answer.stage}", f"  {answer.cause}"]
+    if answer.frame is not None:
+        rows.append(f"  at:     {answer.frame.path}:{answer.frame.line} {answer.frame.function}")
+        if answer.frame.source:
+            rows.append(f"          {answer.frame.source}")
+    if answer.line:
+        rows.append(f"  log:    line {answer.line}: {answer.excerpt.strip()}")
+    # The lines of the message that the cause does not show already.
+    first, *more = answer.message.split("\n")
+    lines = more if len(first) <= SHOWN_IN_CAUSE else [first, *more]
+    said = [row for line in lines for row in textwrap.wrap(line, MESSAGE_WIDTH, subsequent_indent="    ") or [""]]
+    rows += (f"          {row}".rstrip() for row in said[:MESSAGE_ROWS])
+    if len(said) > MESSAGE_ROWS:
+        rows.append(f"          and {len(said) - MESSAGE_ROWS} lines more")
+    if answer.fix:
+        rows.append(f"  to do:  {answer.fix}")
+    for noise in answer.residual_noise[:NOISE_ROWS]:
+        rows.append(f"  noise:  {noise.name}, line {noise.at.line}, {noise.count}x")
+    if answer.others:
+        count = max(answer.run, answer.others[-1].run)
+        rows.append(f"  run:    the answer is about run {answer.run} of the {count} in this log")
+    for run in answer.others:
+        rows.append(f"  run {run.run}:  lines {run.begins}-{run.ends}: {outcome_text(run)}")
+    return "\n".join(map(printable, rows))
 
 
 def printable(text: str) -> str:
@@ -54,33 +77,6 @@ def printable(text: str) -> str:
 
 def _cut(text: str, width: int = TEXT_CAP) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
-
-
-def _rows(file: str, answer: Triage) -> Iterable[str]:
-    yield f"{file}: {answer.verdict} in {answer.stage}"
-    yield f"  {answer.cause}"
-    if answer.frame is not None:
-        yield f"  at:     {answer.frame.path}:{answer.frame.line} {answer.frame.function}"
-        if answer.frame.source:
-            yield f"          {answer.frame.source}"
-    if answer.line:
-        yield f"  log:    line {answer.line}: {answer.excerpt.strip()}"
-    # The lines of the message that the cause does not show already.
-    first, *more = answer.message.split("\n")
-    lines = more if len(first) <= SHOWN_IN_CAUSE else [first, *more]
-    rows = [row for line in lines for row in textwrap.wrap(line, MESSAGE_WIDTH, subsequent_indent="    ") or [""]]
-    yield from (f"          {row}".rstrip() for row in rows[:MESSAGE_ROWS])
-    if len(rows) > MESSAGE_ROWS:
-        yield f"          and {len(rows) - MESSAGE_ROWS} lines more"
-    if answer.fix:
-        yield f"  to do:  {answer.fix}"
-    for noise in answer.residual_noise[:NOISE_ROWS]:
-        yield f"  noise:  {noise.name}, line {noise.at.line}, {noise.count}x"
-    if answer.others:
-        count = max(answer.run, answer.others[-1].run)
-        yield f"  run:    the answer is about run {answer.run} of the {count} in this log"
-    for run in answer.others:
-        yield f"  run {run.run}:  lines {run.begins}-{run.ends}: {outcome_text(run)}"
 
 
 def outcome_text(run: RunOutcome) -> str:
@@ -109,27 +105,22 @@ def timeline(facts: LogFacts, events: Mapping[Stage, float] | None = None) -> tu
     """The stages of the latest run in the order of entry; `events` are seconds by stage from `events.jsonl`."""
     known = events or {}
     marks = [mark.at for mark in facts.timeline]
-    clock = _seconds([*([facts.first] if facts.first and facts.runs < 2 else []), *marks])
-    return tuple(Phase(mark.stage, mark.at, known.get(mark.stage, clock.get(mark.at))) for mark in facts.timeline)
-
-
-def _seconds(lines: Iterable[Excerpt]) -> dict[Excerpt, float]:
-    """Seconds since the first line that carries a time, for every line that carries one of the same clock."""
-    rows = list(lines)
+    rows = [*([facts.first] if facts.first and facts.runs < 2 else []), *marks]
+    # Seconds since the first line that carries a time, for every line that carries one of the same clock.
+    clock: dict[Excerpt, float] = {}
     for find in (_AT_START.match, _IN_TEXT.search):
         timed = [(line, found) for line in rows if (found := find(line.text)) is not None]
-        since: dict[Excerpt, float] = {}
         start, before, days = 0.0, 0.0, 0
         for line, found in timed:
             second = int(found["h"]) * 3600 + int(found["m"]) * 60 + float(found["s"].replace(",", "."))
-            start = start if since else second
+            start = start if clock else second
             # Workers report a little out of order; half a day back is the next day.
             days += second < before - DAY_S / 2
             before = second
-            since[line] = max(0.0, second + days * DAY_S - start)
-        if since:
-            return since
-    return {}
+            clock[line] = max(0.0, second + days * DAY_S - start)
+        if clock:
+            break
+    return tuple(Phase(mark.stage, mark.at, known.get(mark.stage, clock.get(mark.at))) for mark in facts.timeline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,32 +190,30 @@ _OTHERWISE = {
 
 def explain_text(file: str, message: Explained) -> str:
     """What a person reads; ends without a newline."""
-    return "\n".join(printable(line) for line in _lines(file, message))
-
-
-def _lines(file: str, message: Explained) -> Iterable[str]:
     answer = message.answer
-    yield f"{file}: {answer.verdict} in {answer.stage}"
-    yield f"  {answer.cause}"
-    yield f"  line {answer.line}: {_cut(answer.excerpt)}"
+    rows = [f"{file}: {answer.verdict} in {answer.stage}", f"  {answer.cause}"]
+    rows.append(f"  line {answer.line}: {_cut(answer.excerpt)}")
     more = f" of run {answer.run} of {message.runs}" if message.runs > 1 else ""
-    yield f"Phases{more} (line, seconds, stage, what proves it):" if message.phases else "Phases: none is proven"
+    rows.append(f"Phases{more} (line, seconds, stage, what proves it):" if message.phases else "Phases: none is proven")
     for phase in message.phases:
         clock = " " * 8 + "-" if phase.seconds is None else f"{phase.seconds:9.1f}"
-        yield f"  {phase.at.line:>7} {clock} {phase.stage:<19} {_cut(phase.at.text)}"
-    yield "Candidates for the root cause, as they were weighed:" if message.candidates else "Candidates: no error"
+        rows.append(f"  {phase.at.line:>7} {clock} {phase.stage:<19} {_cut(phase.at.text)}")
+    rows.append(
+        "Candidates for the root cause, as they were weighed:" if message.candidates else "Candidates: no error"
+    )
     for weighed in message.candidates[:SHOWN_CANDIDATES]:
         times = f", {weighed.count}x" if weighed.count > 1 else ""
         mark, where = ">" if weighed.chosen else " ", f"{weighed.stage}, rule {weighed.rule}"
-        yield f"{mark} {weighed.line:>7}  {_cut(weighed.error)} [{weighed.state}{times}; {where}]"
+        rows.append(f"{mark} {weighed.line:>7}  {_cut(weighed.error)} [{weighed.state}{times}; {where}]")
     left = len(message.candidates) - SHOWN_CANDIDATES
-    yield from [f"    and {left} more"] if left > 0 else []
+    rows += [f"    and {left} more"] if left > 0 else []
     for noise in answer.residual_noise:
-        yield f"Residual noise: {noise.name}, line {noise.at.line}, {noise.count}x"
+        rows.append(f"Residual noise: {noise.name}, line {noise.at.line}, {noise.count}x")
     for run in answer.others:
-        yield f"Run {run.run}, lines {run.begins}-{run.ends}: {outcome_text(run)}"
-    yield f"Decided by {message.decided}"
-    yield from [f"What to do: {answer.fix}"] if answer.fix else []
+        rows.append(f"Run {run.run}, lines {run.begins}-{run.ends}: {outcome_text(run)}")
+    rows.append(f"Decided by {message.decided}")
+    rows += [f"What to do: {answer.fix}"] if answer.fix else []
+    return "\n".join(map(printable, rows))
 
 
 def explain_json(file: str, message: Explained) -> dict[str, object]:

@@ -65,7 +65,7 @@ def _size_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
                 text = f"not every rank lists the adapters of the {model} in the {phase} phase"
                 yield Ending(State.MISSING, missing or text)
             text = f"the adapters of the {model} are not those that were asked for in the {phase} phase"
-            yield Claim(text, (*_size_faults(built, rank), *_bare_targets(built)), Stage.PEFT)
+            yield Claim(text, tuple(_adapter_faults(built, rank)), Stage.PEFT)
             paths = {_path(module.name) for _, adapters in built for module in adapters.modules}
             targets = dict.fromkeys(target for _, adapters in built for target in adapters.targets[:_MOST_TARGETS])
             unmatched = [target for target in targets if not any(_matches(path, target) for path in paths)]
@@ -83,8 +83,8 @@ def _size_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
 adapter_size = Invariant(Stage.PEFT, _size_claims)
 
 
-def _size_faults(built: Built, asked: int) -> Iterator[TensorFault]:
-    """Ranks and sizes that are not what they should be."""
+def _adapter_faults(built: Built, asked: int) -> Iterator[TensorFault]:
+    """Ranks and sizes that are not what they should be, then modules that a target matches and that have no adapter."""
     if not any(adapters.modules for _, adapters in built):
         yield TensorFault("(none)", f"no module has an adapter, rank {asked} was asked for")
     for snapshot, adapters in built:
@@ -106,6 +106,14 @@ def _size_faults(built: Built, asked: int) -> Iterator[TensorFault]:
             if not (whole > 0 and module.parameters > 0 if expert or sharded else fits):
                 formula = f"rank {module.rank} x ({module.features_in} in + {module.features_out} out)"
                 yield TensorFault(module.name, f"{module.parameters} parameters on a rank, by {formula}")
+    for snapshot, adapters in built:
+        weights = (_WEIGHT.sub("", tensor.name) for tensor in snapshot.tensors if _WEIGHT.search(tensor.name))
+        held = {_path(name) for name in weights if ".adapter" not in name}
+        # Where no other shows how a wrapped module is named, nothing tells which are bare.
+        for name in sorted(held) if any(name.endswith(_WRAPPED) for name in held) else ():
+            target = next((target for target in adapters.targets[:_MOST_TARGETS] if _matches(name, target)), "")
+            if target:
+                yield TensorFault(name, f"it has no adapter, although the target {target[:80]} matches it")
 
 
 def _path(name: str) -> str:
@@ -117,19 +125,6 @@ def _matches(path: str, target: str) -> bool:
     part = next((part for part in _FUSED if target.endswith(part)), "")
     pattern = target.replace(part, _FUSED[part]) if part else target
     return path.rpartition(".")[2] == pattern or fnmatchcase(path, pattern.replace("[", "[[]").replace("?", "[?]"))
-
-
-def _bare_targets(built: Built) -> Iterator[TensorFault]:
-    """Modules that a target matches and that have no adapter, where others show how a wrapped module is named."""
-    for snapshot, adapters in built:
-        weights = (_WEIGHT.sub("", tensor.name) for tensor in snapshot.tensors if _WEIGHT.search(tensor.name))
-        held = {_path(name) for name in weights if ".adapter" not in name}
-        if not any(name.endswith(_WRAPPED) for name in held):
-            continue
-        for name in sorted(held):
-            target = next((target for target in adapters.targets[:_MOST_TARGETS] if _matches(name, target)), "")
-            if target:
-                yield TensorFault(name, f"it has no adapter, although the target {target[:80]} matches it")
 
 
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "momentum_buffer"})
@@ -225,41 +220,35 @@ def _parameters(taken: Snapshots, model: str, phase: str) -> tuple[dict[str, _Pa
         made = [item for item in process if item.point is Point.OPTIMIZER_STEP]
         before = process[: process.index(made[0])] if made else []
         start = next((item for item in reversed(before) if item.point is not Point.BEFORE_EXPORT), None)
-        if start is not None:
-            steps = max(steps, made[-1].number + 1)
-            later = process[process.index(made[-1]) :]
-            # Parameters that are gathered after the last step are there before the next export.
-            ends = (item for item in later if item.point in (Point.OPTIMIZER_STEP, Point.BEFORE_EXPORT))
-            after = next((item for item in ends if taken.held(item)), made[-1])
-            _add(found, taken, start, made, after)
-    return found, steps
-
-
-def _add(
-    found: dict[str, _Parameter], taken: Snapshots, start: Snapshot, made: Sequence[Snapshot], after: Snapshot
-) -> None:
-    """What one rank says: the state before the first step, at each step, and the parameters after the last one."""
-    held, earlier = taken.held(after), tensors(made[0], TensorKind.OPTIMIZER)
-    # The optimizer's state is called `<parameter>/<state>`, with `[START:END]` for a part.
-    states: dict[str, list[Tensor]] = {}
-    for state in tensors(made[-1], TensorKind.OPTIMIZER).values():
-        states.setdefault(state.name.partition("/")[0], []).append(state)
-    for name, tensor in taken.held(start).items():
-        if not tensor.requires_grad:
+        if start is None:
             continue
-        item = found.setdefault(f"{name} {place_of_copies(start.ranks, tensor)}", _Parameter(tensor))
-        item.from_zero &= tensor.square == 0
-        if name in held and taken.can_compare(name, start, after):
-            change = taken.difference(name, start, after)
-            item.moved |= change is not None
-            item.stepped |= _beyond_decay(change)
-        for state in states.get(name, ()):
-            key = state.name.partition("/")[2].partition("[")[0]
-            if key in _MOMENTS:
-                item.moments.append(state)
-            elif key in _MAIN and state.name in earlier:
-                item.main_moved |= not same(earlier[state.name], state)
-                item.stepped |= _beyond_decay(difference(earlier[state.name], state))
+        steps = max(steps, made[-1].number + 1)
+        later = process[process.index(made[-1]) :]
+        # Parameters that are gathered after the last step are there before the next export.
+        ends = (item for item in later if item.point in (Point.OPTIMIZER_STEP, Point.BEFORE_EXPORT))
+        after = next((item for item in ends if taken.held(item)), made[-1])
+        held, earlier = taken.held(after), tensors(made[0], TensorKind.OPTIMIZER)
+        # The optimizer's state is called `<parameter>/<state>`, with `[START:END]` for a part.
+        states: dict[str, list[Tensor]] = {}
+        for state in tensors(made[-1], TensorKind.OPTIMIZER).values():
+            states.setdefault(state.name.partition("/")[0], []).append(state)
+        for name, tensor in taken.held(start).items():
+            if not tensor.requires_grad:
+                continue
+            item = found.setdefault(f"{name} {place_of_copies(start.ranks, tensor)}", _Parameter(tensor))
+            item.from_zero &= tensor.square == 0
+            if name in held and taken.can_compare(name, start, after):
+                change = taken.difference(name, start, after)
+                item.moved |= change is not None
+                item.stepped |= _beyond_decay(change)
+            for state in states.get(name, ()):
+                key = state.name.partition("/")[2].partition("[")[0]
+                if key in _MOMENTS:
+                    item.moments.append(state)
+                elif key in _MAIN and state.name in earlier:
+                    item.main_moved |= not same(earlier[state.name], state)
+                    item.stepped |= _beyond_decay(difference(earlier[state.name], state))
+    return found, steps
 
 
 def _beyond_decay(change: FoundDifference | None) -> bool:
