@@ -124,7 +124,13 @@ def build_job(
     left_open = (*site.limitations, *outline.limitations, *beyond, *outline.tests.left_out, *hidden)
     known = {"wrapper": site.wrapper if of_wrapper else {}, "limitations": tuple(dict.fromkeys(left_open))}
     site = site.model_copy(update=known)
-    wrapper = _wrapper(outline, site, nodes)
+    wrapper = {name: value for feature in outline.features for name, value in feature.wrapper.items()}
+    if of_wrapper:
+        # verl counts the GPUs of one node.
+        counts = {"NUM_GPUS": str(variant.gpu_count // nodes), "TOTAL_TRAIN_STEPS": str(variant.steps)}
+        # Adapters of experts leave merged, whichever level the job is of.
+        merged = Axis.ADAPTER_MERGE.in_verl(value=True).wrapper if outline.has_experts else {}
+        wrapper = {**BASE_WRAPPER, **site.wrapper, **merged, **variant.wrapper, **wrapper, **counts}
     of_features = (item for feature in outline.features for item in feature.overrides)
     # What a level sets is for the wrapper: another script trains in a way of its own.
     of_level = variant.overrides if of_wrapper else ()
@@ -182,17 +188,6 @@ def build_job(
         site=site,
         needs=site.needs_of(variant.gpu_count // nodes),
     )
-
-
-def _wrapper(outline: JobOutline, site: SiteProfile, nodes: int) -> dict[str, str]:
-    of_features = {name: value for feature in outline.features for name, value in feature.wrapper.items()}
-    if outline.script != WRAPPER_SCRIPT:
-        return of_features
-    # verl counts the GPUs of one node.
-    counts = {"NUM_GPUS": str(outline.variant.gpu_count // nodes), "TOTAL_TRAIN_STEPS": str(outline.variant.steps)}
-    # Adapters of experts leave merged, whichever level the job is of.
-    merged = Axis.ADAPTER_MERGE.in_verl(value=True).wrapper if outline.has_experts else {}
-    return {**BASE_WRAPPER, **site.wrapper, **merged, **outline.variant.wrapper, **of_features, **counts}
 
 
 def without_data(site: SiteProfile) -> str:

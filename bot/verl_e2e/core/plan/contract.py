@@ -53,9 +53,21 @@ def check_contract(
 
     @cache
     def definitions(of_head: bool, path: str | None) -> Mapping[str, _Function]:
+        """The functions and methods of a file; of several with one name the outermost, first one."""
         content = (read_head if of_head else read_base)(path) if path is not None else None
         tree = parse_to_read(content or b"")
-        return {} if isinstance(tree, str) else _definitions(tree)
+        classes: dict[str, ast.ClassDef] = {}
+        functions: dict[str, _Function] = {}
+        for node in () if isinstance(tree, str) else walk(tree):
+            if isinstance(node, ast.ClassDef):
+                classes.setdefault(node.name, node)
+            elif isinstance(node, _Function):
+                functions.setdefault(node.name, node)
+        for owner in classes.values():
+            for item in owner.body:
+                if isinstance(item, _Function):
+                    functions.setdefault(f"{owner.name}.{item.name}", item)
+        return functions
 
     guarded = {entry.attribute for entry in uses.entries if entry.guarded}
     places = {entry.attribute: entry.module for entry in uses.entries if entry.module and entry.attribute is not None}
@@ -111,22 +123,6 @@ def _targets(site: CallSite, both: Sides, places: Mapping[str, str]) -> list[Nod
     if found is None:
         return []
     return [Node(found.node.module, f"{found.node.symbol}.__init__") if found.kind == "class" else found.node]
-
-
-def _definitions(tree: ast.Module) -> Mapping[str, _Function]:
-    """The functions of a file, and the methods of its classes; of several with one name the outermost, first one."""
-    classes: dict[str, ast.ClassDef] = {}
-    functions: dict[str, _Function] = {}
-    for node in walk(tree):
-        if isinstance(node, ast.ClassDef):
-            classes.setdefault(node.name, node)
-        elif isinstance(node, _Function):
-            functions.setdefault(node.name, node)
-    for owner in classes.values():
-        for item in owner.body:
-            if isinstance(item, _Function):
-                functions.setdefault(f"{owner.name}.{item.name}", item)
-    return functions
 
 
 def misfit(function: ast.FunctionDef | ast.AsyncFunctionDef, site: CallSite) -> str:

@@ -27,6 +27,12 @@ MAKING_DEMO = "Planning a change of a small repository with the layout of Megatr
 def render_plan_text(plan: Plan) -> str:
     """The plan in plain text, one block for each level; at most a few paths for each reason at any size."""
     unshown = [f"  level {int(item.level)} {item.reason}: {_first(item.places)}" for item in plan.unshown]
+    not_required = [
+        f"Level {int(item.level)}, {item.level.title}: not required, {item.reason}" for item in plan.not_required
+    ]
+    reasons = {item.reason for item in plan.not_required}
+    if not plan.levels and len(reasons) == 1:
+        not_required = [f"Not required, every level: {reasons.pop()}"]
     blocks = (
         _head(plan),
         *(_required(level, plan) for level in plan.levels),
@@ -36,7 +42,7 @@ def render_plan_text(plan: Plan) -> str:
         ("What the planned jobs cannot show of the change:", *unshown) if unshown else (),
         _changed_code(plan),
         _tests(plan),
-        _not_required(plan),
+        not_required,
         _foot(plan),
     )
     return "\n\n".join(text for block in blocks if (text := "\n".join(block))) + "\n"
@@ -181,15 +187,6 @@ def _tests(plan: Plan) -> Iterator[str]:
         gpus = f", needs {count_of(item.gpu_count, 'GPU')}" if item.gpu_count else ""
         yield f"  {on_one_line(item.test)}: {on_one_line(item.reason)}{gpus}"
     yield from (f"  {on_one_line(sentence)}" for sentence in plan.tests.left_out)
-
-
-def _not_required(plan: Plan) -> Iterator[str]:
-    reasons = {item.reason for item in plan.not_required}
-    if not plan.levels and len(reasons) == 1:
-        yield f"Not required, every level: {reasons.pop()}"
-        return
-    for item in plan.not_required:
-        yield f"Level {int(item.level)}, {item.level.title}: not required, {item.reason}"
 
 
 def _foot(plan: Plan) -> Iterator[str]:

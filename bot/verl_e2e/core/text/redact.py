@@ -360,21 +360,19 @@ class Redactor:
             case str():
                 return self.redact_text(value)
             case Mapping():
-                return dict(self._redact_entry(key, entry) for key, entry in value.items())
+                found: dict[object, object] = {}
+                for key, entry in value.items():
+                    redacted = self.redact_document(entry)
+                    if isinstance(key, str) and isinstance(redacted, str) and redacted and is_secret_name(key):
+                        # What is set to nothing in particular tells nothing.
+                        harmless = _HARMLESS.match(redacted.encode("utf-8", "surrogatepass"))
+                        redacted = redacted if harmless else mark(_kind_of(key)).decode()
+                    found[self.redact_text(key) if isinstance(key, str) else key] = redacted
+                return found
             case list() | tuple():
                 return [self.redact_document(entry) for entry in value]
             case _:
                 return value
-
-    def _redact_entry(self, key: object, entry: object) -> tuple[object, object]:
-        redacted = self.redact_document(entry)
-        if not isinstance(key, str):
-            return key, redacted
-        if isinstance(redacted, str) and redacted and is_secret_name(key):
-            # What is set to nothing in particular tells nothing.
-            harmless = _HARMLESS.match(redacted.encode("utf-8", "surrogatepass"))
-            redacted = redacted if harmless else mark(_kind_of(key)).decode()
-        return self.redact_text(key), redacted
 
     def redact_block(self, block: bytes) -> bytes:
         """Whole lines, redacted; private keys of several lines are the stream's matter."""

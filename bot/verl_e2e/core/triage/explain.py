@@ -159,22 +159,19 @@ def explain_log(facts: LogFacts, events: Mapping[Stage, float] | None = None) ->
         name, at = UNEXPLAINED if rule is None else rule.id, error.at.line
         chosen = (at, name) == (answer.line, answer.rule)
         weighed.append(Weighed(at, shown_error(error), candidate.standing, stage, name, error.count, chosen))
-    return Explained(answer, timeline(run, events), tuple(weighed), _decided(answer), facts.runs)
-
-
-def _decided(answer: Triage) -> str:
-    """What decided, in one sentence."""
-    rule = next((rule for rule in RULES if rule.id == answer.rule), None)
-    if rule is not None and rule.fact is None and rule.fault is not Fault.CODE:
-        return f"rule {rule.id}: {_WHOSE[rule.fault]}, {rule.outcome}"
-    if rule is None:
-        said = _OTHERWISE[answer.rule]
-    elif rule.fact is not None:
-        said = f"rule {rule.id}: nothing was raised, but a fact of the log shows the fault"
-    else:
+    verdict = answer.verdict.capitalize()
+    by = next((rule for rule in RULES if rule.id == answer.rule), None)
+    if by is None:
+        decided = f"{_OTHERWISE[answer.rule]}: {verdict}"
+    elif by.fact is not None:
+        decided = f"rule {by.id}: nothing was raised, but a fact of the log shows the fault: {verdict}"
+    elif by.fault is Fault.CODE:
         begun = "had begun" if answer.stage.order >= Stage.BRIDGE_PROVIDER.order else "had not begun"
-        said = f"rule {rule.id}: the stage decides; construction of the model {begun} at {answer.stage}"
-    return f"{said}: {answer.verdict.capitalize()}"
+        where = f"construction of the model {begun} at {answer.stage}"
+        decided = f"rule {by.id}: the stage decides; {where}: {verdict}"
+    else:
+        decided = f"rule {by.id}: {_WHOSE[by.fault]}, {by.outcome}"
+    return Explained(answer, timeline(run, events), tuple(weighed), decided, facts.runs)
 
 
 _WHOSE = {Fault.OUTSIDE: "a fault outside of the change", Fault.TREES: "a fault in the source under test"}

@@ -250,30 +250,26 @@ class Invariant:
         claims = self.claims(taken)
         while isinstance(item := next(claims), Claim):
             faults = tuple(item.faults)
-            if faults:
-                return _broken(item, faults, taken)
+            if not faults:
+                continue
+            # The first tensor is named in the sentence, a few more with their figures.
+            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+            sentence = f"{item.text}: {faults[0].name[:_SHOWN_NAME]}{more}: {faults[0].what}"
+            rows = []
+            for fault in faults[:_SHOWN]:
+                rows.append(f"{fault.name[:_SHOWN_NAME]}: {fault.what}")
+                for word, tensor in (("expected", fault.expected), ("found", fault.found)):
+                    if tensor is not None:
+                        shape = "x".join(map(str, tensor.shape[:8]))
+                        figures = f"sum {tensor.sum!r}, square {tensor.square!r}, position {tensor.position!r}"
+                        rows.append(f"  {word}: {tensor.dtype[:20]} {shape}, bits {tensor.bits[:16]}, {figures}")
+            return _finding(State.BROKEN, sentence, item.stage, taken, "\n".join(rows))
         return _finding(item.state, item.text, item.stage or self.stage, taken)
 
 
 def _finding(state: State, summary: str, stage: Stage, taken: Snapshots, excerpt: str = "") -> CriterionFinding:
     notes = tuple(dict.fromkeys(taken.notes))[:_MOST_NOTES]
     return CriterionFinding(Evidence(state, summary, FINGERPRINTS_FILE, 0, excerpt), stage, notes)
-
-
-def _broken(claim: Claim, faults: Sequence[TensorFault], taken: Snapshots) -> CriterionFinding:
-    """The first tensor is named in the sentence, a few more with their figures."""
-    first = faults[0]
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    sentence = f"{claim.text}: {first.name[:_SHOWN_NAME]}{more}: {first.what}"
-    rows = []
-    for fault in faults[:_SHOWN]:
-        rows.append(f"{fault.name[:_SHOWN_NAME]}: {fault.what}")
-        for word, tensor in (("expected", fault.expected), ("found", fault.found)):
-            if tensor is not None:
-                shape = "x".join(map(str, tensor.shape[:8]))
-                figures = f"sum {tensor.sum!r}, square {tensor.square!r}, position {tensor.position!r}"
-                rows.append(f"  {word}: {tensor.dtype[:20]} {shape}, bits {tensor.bits[:16]}, {figures}")
-    return _finding(State.BROKEN, sentence, claim.stage, taken, "\n".join(rows))
 
 
 def tensors(snapshot: Snapshot, *kinds: TensorKind) -> dict[str, Tensor]:
