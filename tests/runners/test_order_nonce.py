@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.core.builders import make_facts, make_record
-from verl_e2e.cli.rehearse import take_nonce
+from verl_e2e.adapters.files.folders import take_nonce
 from verl_e2e.core.judge.criteria.run_record import Expected, run_record
 from verl_e2e.core.model.record import EVENTS_FILE, EndReason, Event
 from verl_e2e.core.text.redact import redactor

@@ -15,7 +15,7 @@ from verl_e2e.cli import cli
 from verl_e2e.cli.command import EXIT_BLOCKED
 
 # At most so many files of ours; what is aimed at is below.
-BUDGETS = {"webhook": 59, "plan": 45, "judge": 41, "run": 54}
+BUDGETS = {"webhook": 59, "plan": 45, "judge": 39, "run": 50}
 AIMS = {"webhook": 60, "plan": 45, "judge": 45, "run": 50}
 
 
@@ -65,9 +65,10 @@ def test_judge() -> None:
 def test_run_on_a_host_without_a_gpu(host: Host, tmp_path: Path) -> None:
     job = tmp_path / "job.json"
     job.write_text(host.job().model_dump_json())
-    with traced() as walk:
-        done = CliRunner().invoke(
-            cli, ["run", "--job", str(job), "--out", str(tmp_path / "out")], standalone_mode=False
-        )
+    # The second time caches are warm, whichever tests this process ran before.
+    for out in ("cold", "warm"):
+        words = "run", "--job", str(job), "--out", str(tmp_path / out)
+        with traced() as walk:
+            done = CliRunner().invoke(cli, words, standalone_mode=False)
     assert done.return_value == EXIT_BLOCKED, done.output
     held("run", walk)

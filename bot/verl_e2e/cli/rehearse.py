@@ -149,6 +149,7 @@ def run_ordered(
     """
     if of_jobs:
         raise click.UsageError(f"{job_file} is a rehearsal: --dry-run, --junit and --keep-caches are for jobs")
+    from verl_e2e.adapters.files.folders import take_nonce
     from verl_e2e.core.model.jobs import Isolation
     from verl_e2e.core.model.record import EndReason
     from verl_e2e.wiring import rehearse as rehearsing
@@ -181,16 +182,3 @@ def run_ordered(
     if ended is EndReason.INTERRUPTED:
         return EXIT_INTERRUPTED
     return 0 if ended is EndReason.EXITED else EXIT_BLOCKED
-
-
-def take_nonce(job_file: Path) -> str:
-    """The nonce that lies next to a job's file, which is gone then; empty where there is none."""
-    from verl_e2e.core.pulls.job_order import NONCE_FILE
-
-    file = job_file.with_name(NONCE_FILE)
-    try:
-        nonce = file.read_text(encoding="ascii")[:64]
-        file.unlink()
-    except (OSError, ValueError):
-        return ""
-    return nonce

@@ -88,9 +88,9 @@ def run_verb(
     Example: verl-e2e run --job job.json --out out --baseline origin/main
     """
     from verl_e2e.adapters.dispatch import COMMAND
-    from verl_e2e.adapters.files.folders import read_job, read_junit_file, run_folders
+    from verl_e2e.adapters.files.folders import read_job, read_junit_file, run_folders, take_nonce
     from verl_e2e.app import judge_folder as judging
-    from verl_e2e.cli.rehearse import run_ordered, take_nonce
+    from verl_e2e.cli.rehearse import run_ordered
     from verl_e2e.core.judge.related_runs import NOTHING, possible_followups
     from verl_e2e.core.model.jobs import RehearsalJob
     from verl_e2e.core.model.needs import unable

@@ -1,9 +1,9 @@
-"""Preflight of the host: GPUs, the variables that hide them, free disk, and the container with its image.
+"""Preflight of the host: GPUs, the variables that hide them, free disk, the container with its image, the Python.
 
 The container is known from files of the kernel and of the engine, else from variables. Anyone who starts the runner can
 set a variable, so no variable counts for the image. The output of `docker inspect`, in a file that
-`VERL_E2E_CONTAINER_INSPECT` names, counts when it describes this container. Everything is read before any code under
-test runs.
+`VERL_E2E_CONTAINER_INSPECT` names, counts when it describes this container. Of the job's Python its packages, their
+versions and the places of the modules under test are read. All of that comes before any code under test is imported.
 """
 
 import json
@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,22 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import DATA_WORKERS, ray_cpus
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, RunContainer
+from verl_e2e_runner.process.cage import IMPORTS_VARIABLE
+from verl_e2e_runner.process.processes import run_program, with_own_scratch
 from verl_e2e_runner.reporting import blocked, good, note
 from verl_e2e_runner.samplers import Device, Devices, visible
+from verl_e2e_runner.trees import Trees
 from verl_e2e_runner.verl_wrapper import Config
 
+# Distributions whose versions belong on the record of a run.
+DISTRIBUTIONS = (
+    *("torch", "triton", "ray", "vllm", "sglang", "transformers", "tokenizers", "huggingface-hub", "datasets"),
+    *("transformer-engine", "transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13"),
+    *("nvidia-modelopt", "tensordict", "transferqueue", "mbridge", "megatron-bridge", "megatron-core", "verl"),
+    *("hydra-core", "omegaconf", "flash-attn", "flashinfer-python", "xgrammar", "peft", "accelerate", "apex"),
+    *("numpy", "pyarrow", "pandas", "safetensors", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cublas", "pytest"),
+)
+_TREE_OF = {"megatron.bridge": "bridge", "megatron.core": "megatron_lm", "verl": "verl"}
 ID_VARIABLE = "VERL_E2E_CONTAINER_ID"
 INSPECT_VARIABLE = "VERL_E2E_CONTAINER_INSPECT"
 _MOST_BYTES = 1 << 20
@@ -250,3 +263,66 @@ def _neighbours(job: Job, own: tuple[Device, ...]) -> Finding:
         f"neighbour ({who}), and the job needs {share:.0%} of it"
     )
     return blocked(Check.NEIGHBOURS, summary, "end what uses the GPU, or let the job have another one")
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """The job's Python."""
+
+    version: str = ""
+    # Versions by distribution.
+    versions: Mapping[str, str] = field(default_factory=dict)
+    # Distributions that the image did not bring.
+    hand_installed: tuple[str, ...] = ()
+
+
+def ask_interpreter(
+    job: Job, trees: Trees, environment: Mapping[str, str], *, timeout_s: float = 60
+) -> tuple[Interpreter, tuple[Finding, ...]]:
+    """Ask the job's Python under the run's environment; the findings cover packages and import locations."""
+    modules = tuple(name for name in trees.import_roots if trees.has(_TREE_OF[name]))
+    question = {
+        "locate": modules,
+        "packages": job.site.required_packages,
+        "versions": DISTRIBUTIONS,
+        "hand": job.site.python_path,
+    }
+    quiet = {name: value for name, value in environment.items() if name != IMPORTS_VARIABLE}
+    argv = (job.site.python, "-m", "verl_e2e_imports", "ask")
+    cage = with_own_scratch(trees.cage, "packages")
+    finished = run_program(argv, env=quiet, cwd=trees.cwd, timeout_s=timeout_s, stdin=json.dumps(question), cage=cage)
+    if finished.code != 0:
+        summary = f"site.python = {job.site.python} cannot be used ({finished.ending}): {finished.last_error}"
+        fix = "set `python` of the site profile to the Python of the run"
+        return Interpreter(), (blocked(Check.PACKAGES, summary, fix),)
+    answer = json.loads(finished.stdout.strip().splitlines()[-1])
+    interpreter = Interpreter(answer["python"], answer["versions"], tuple(answer["hand_installed"]))
+    findings = [
+        blocked(
+            Check.PACKAGES,
+            f"required package {name} cannot be found by {job.site.python} on the run's PYTHONPATH",
+            f"install it for that Python or add its folder to `python_path` of site profile {job.site.name}",
+        )
+        for name in answer["missing"]
+    ]
+    if not findings:
+        names = ", ".join(job.site.required_packages) or "none required"
+        findings.append(good(Check.PACKAGES, f"required packages are importable: {names}"))
+    for name in modules:
+        # What would be imported from another place is known before any import runs.
+        file, root = answer["located"][name], trees.import_roots[name]
+        if file is None or not Path(file).is_relative_to(root):
+            findings.append(wrong_place(Check.IMPORT_DRIVER, name, file, root, "the driver"))
+    return interpreter, tuple(findings)
+
+
+def wrong_place(check: Check, module: str, file: str | None, root: str, where: str) -> Finding:
+    """The finding for a module that is not imported from the tree under test; the run would not be evidence."""
+    found = f"comes from {file}" if file else "is not on the path"
+    return blocked(
+        check,
+        f"{module} {found} in {where}, expected below {root}",
+        "remove the other copy from PYTHONPATH, the working directory and site-packages, and start the job's PYTHONPATH"
+        f" with {root}",
+        stage=Stage.IMPORT,
+    )

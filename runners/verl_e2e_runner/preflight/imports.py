@@ -1,7 +1,5 @@
 """The import proof: imports the modules under test in a driver and in a Ray worker, at the same time.
 
-Packages, versions and module locations of the job's Python are read before, without importing anything.
-
 Where an import fails, the process that imports says which file imported what; whether the trees have it is read here,
 from their own files, so that the fault is known to lie on the host, in the trees under test, or in either. A name that
 a module binds only under a condition, and a module whose folder holds sources to be compiled, may be missing because of
@@ -14,7 +12,7 @@ import os
 import tokenize
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
@@ -24,6 +22,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.record import Check, Finding, ImportLine
 from verl_e2e.core.triage.origin import is_compiled
+from verl_e2e_runner.preflight.host import wrong_place
 from verl_e2e_runner.process.cage import (
     EXECUTED_VARIABLE,
     FINGERPRINTS_VARIABLE,
@@ -37,88 +36,11 @@ from verl_e2e_runner.process.processes import (
     HostClock,
     MonotonicClock,
     WrapperProcess,
-    run_program,
     start,
     with_own_scratch,
 )
 from verl_e2e_runner.reporting import blocked, good, note
 from verl_e2e_runner.trees import Trees
-
-# Distributions whose versions belong on the record of a run.
-DISTRIBUTIONS = (
-    *("torch", "triton", "ray", "vllm", "sglang", "transformers", "tokenizers", "huggingface-hub", "datasets"),
-    *("transformer-engine", "transformer-engine-torch", "transformer-engine-cu12", "transformer-engine-cu13"),
-    *("nvidia-modelopt", "tensordict", "transferqueue", "mbridge", "megatron-bridge", "megatron-core", "verl"),
-    *("hydra-core", "omegaconf", "flash-attn", "flashinfer-python", "xgrammar", "peft", "accelerate", "apex"),
-    *("numpy", "pyarrow", "pandas", "safetensors", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cublas", "pytest"),
-)
-
-
-_TREE_OF = {"megatron.bridge": "bridge", "megatron.core": "megatron_lm", "verl": "verl"}
-
-
-@dataclass(frozen=True, slots=True)
-class Interpreter:
-    """The job's Python."""
-
-    version: str = ""
-    # Versions by distribution.
-    versions: Mapping[str, str] = field(default_factory=dict)
-    # Distributions that the image did not bring.
-    hand_installed: tuple[str, ...] = ()
-
-
-def ask_interpreter(
-    job: Job, trees: Trees, environment: Mapping[str, str], *, timeout_s: float = 60
-) -> tuple[Interpreter, tuple[Finding, ...]]:
-    """Ask the job's Python under the run's environment; the findings cover packages and import locations."""
-    modules = tuple(name for name in trees.import_roots if trees.has(_TREE_OF[name]))
-    question = {
-        "locate": modules,
-        "packages": job.site.required_packages,
-        "versions": DISTRIBUTIONS,
-        "hand": job.site.python_path,
-    }
-    quiet = {name: value for name, value in environment.items() if name != IMPORTS_VARIABLE}
-    argv = (job.site.python, "-m", "verl_e2e_imports", "ask")
-    cage = with_own_scratch(trees.cage, "packages")
-    finished = run_program(argv, env=quiet, cwd=trees.cwd, timeout_s=timeout_s, stdin=json.dumps(question), cage=cage)
-    if finished.code != 0:
-        summary = f"site.python = {job.site.python} cannot be used ({finished.ending}): {finished.last_error}"
-        fix = "set `python` of the site profile to the Python of the run"
-        return Interpreter(), (blocked(Check.PACKAGES, summary, fix),)
-    answer = json.loads(finished.stdout.strip().splitlines()[-1])
-    interpreter = Interpreter(answer["python"], answer["versions"], tuple(answer["hand_installed"]))
-    findings = [
-        blocked(
-            Check.PACKAGES,
-            f"required package {name} cannot be found by {job.site.python} on the run's PYTHONPATH",
-            f"install it for that Python or add its folder to `python_path` of site profile {job.site.name}",
-        )
-        for name in answer["missing"]
-    ]
-    if not findings:
-        names = ", ".join(job.site.required_packages) or "none required"
-        findings.append(good(Check.PACKAGES, f"required packages are importable: {names}"))
-    for name in modules:
-        # What would be imported from another place is known before any import runs.
-        file, root = answer["located"][name], trees.import_roots[name]
-        if file is None or not Path(file).is_relative_to(root):
-            findings.append(wrong_place(Check.IMPORT_DRIVER, name, file, root, "the driver"))
-    return interpreter, tuple(findings)
-
-
-def wrong_place(check: Check, module: str, file: str | None, root: str, where: str) -> Finding:
-    """The finding for a module that is not imported from the tree under test; the run would not be evidence."""
-    found = f"comes from {file}" if file else "is not on the path"
-    return blocked(
-        check,
-        f"{module} {found} in {where}, expected below {root}",
-        "remove the other copy from PYTHONPATH, the working directory and site-packages, and start the job's PYTHONPATH"
-        f" with {root}",
-        stage=Stage.IMPORT,
-    )
-
 
 # Twice the largest source of Megatron-LM; the tokenizer takes some hundred times as much memory.
 _MAX_SOURCE = 512 << 10

@@ -18,6 +18,8 @@ from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, Gpu, ImportLine, RunContainer
 from verl_e2e_runner.models import make_images, make_model, model_folder
 from verl_e2e_runner.preflight.host import (
+    Interpreter,
+    ask_interpreter,
     check_disk,
     check_gpus,
     check_image,
@@ -26,7 +28,7 @@ from verl_e2e_runner.preflight.host import (
     read_container,
     usable_processors,
 )
-from verl_e2e_runner.preflight.imports import Interpreter, ask_interpreter, prove_imports
+from verl_e2e_runner.preflight.imports import prove_imports
 from verl_e2e_runner.preflight.inputs import (
     check_data,
     check_model,

@@ -27,6 +27,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import VERDICT_FILE, CheckNotes, Record
 from verl_e2e.core.model.related import BANDS_FILE, RELATED_FILE, Bands
 from verl_e2e.core.pulls.forge import FolderFile
+from verl_e2e.core.pulls.job_order import NONCE_FILE
 from verl_e2e.core.signal.report import PLOTS_FOLDER, SignalFigure
 from verl_e2e.ports import RehearsalFolder, UnreadableLogError
 
@@ -77,6 +78,17 @@ def read_job(path: Path) -> RunOrder:
         key = ".".join(str(part) for part in first["loc"]) or "the document"
         shown = repr(first["input"])[:80]
         raise UserError(f"{path}: {key}: {first['msg']}, got {shown}; fix the file and run again") from None
+
+
+def take_nonce(job_file: Path) -> str:
+    """The nonce that lies next to a job's file, which is gone then; empty where there is none."""
+    file = job_file.with_name(NONCE_FILE)
+    try:
+        nonce = file.read_text(encoding="ascii")[:64]
+        file.unlink()
+    except (OSError, ValueError):
+        return ""
+    return nonce
 
 
 def read_junit_file(path: Path, job: Job, commit: str | None) -> bytes:

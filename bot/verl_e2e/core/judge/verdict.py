@@ -43,6 +43,8 @@ _SIZES = {
 }
 _EAGER = "actor_rollout_ref.rollout.enforce_eager"
 _SHOWN_FILES = 20
+# The variant of level 0 that every plan has.
+_SMOKE = variants_of(Level.SMOKE)[0].name
 
 
 def limitations_of_case(case: Case, found: tuple[CriterionFinding, ...]) -> tuple[Limitation, ...]:
@@ -177,7 +179,7 @@ def _deliverables(
     if never_started and not blocking(case.record) and not wrong_import:
         ran, cause = Outcome.SKIPPED, wording.NEVER_STARTED
     variants = Deliverable(wording.REQUESTED_VARIANTS, Outcome.NOT_REQUESTED, wording.NO_VARIANT)
-    if case.job.level is not Level.SMOKE or case.job.variant != variants_of(Level.SMOKE)[0].name:
+    if case.job.level is not Level.SMOKE or case.job.variant != _SMOKE:
         # What was requested in addition to the default Level 0, and what shows it.
         quoted = [row.criterion for row in CRITERIA if row.quoted and row.level is case.job.level]
         shown = next((f": {by[name].summary}" for name in quoted if by[name].state is State.MET), "")
