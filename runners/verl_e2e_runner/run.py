@@ -82,7 +82,7 @@ from verl_e2e_runner.process.processes import (
 from verl_e2e_runner.reporting import ProgressLine, emit_findings, stops
 from verl_e2e_runner.samplers import Devices, GpuSampler, open_memory_sampler, read_devices
 from verl_e2e_runner.trees import Trees, apply_patches, prepare_trees
-from verl_e2e_runner.verl_wrapper import PACKAGE_FOLDER, Launch, cluster_of
+from verl_e2e_runner.verl_wrapper import PACKAGE_FOLDER, cluster_of
 from verl_e2e_runner.watch import WatchLimits, watch
 
 TakePlace = Callable[[Job, str, Mapping[str, str], Callable[[], Devices]], AbstractContextManager[HostPlace]]
@@ -323,7 +323,29 @@ def _train(run: OpenRun, trees: Trees, seen: Preflight, executed: ExecutionRecor
     with received_signals() as signals:
         for launch in seen.launches:
             name, begun = launch.phase.name, ended.stages
-            ended = _watch(run, trees, launch, scanner, signals)
+            run.emit("phase", name=RUN_PHASE, state=BEGIN, step=name, line=run.recorder.next_line)
+            run.emit("command", argv=list(launch.argv), cwd=str(launch.cwd), set=dict(sorted(launch.set_here.items())))
+            environment, nonce = launch.environment, run.session.nonce
+            try:
+                process = start(launch.argv, env=environment, cwd=launch.cwd, nonce=nonce, cage=trees.cage)
+            except OSError as error:
+                ended = Ended(EndReason.NOT_STARTED, None, f"{launch.argv[0]}: {error.strerror}")
+            else:
+                with closing(process), deadline(process.pid, run.job.time_limit_s + MARGIN_S):
+                    ended = watch(
+                        process,
+                        scanner,
+                        run.recorder,
+                        limits=WatchLimits.of(run.job),
+                        imports_file=run.session.imports,
+                        expected_roots=trees.import_roots,
+                        gpu_sampler=GpuSampler(run.devices, environment.get("CUDA_VISIBLE_DEVICES"), process.numbers),
+                        memory_sampler=open_memory_sampler(process.numbers, run.job.site.needs.memory_gib),
+                        clock=HostClock(),
+                        progress=run.progress,
+                        total_steps=launch.phase.last_step,
+                        signals=signals,
+                    )
             ended = replace(ended, stages=(*begun, *ended.stages))
             executed.take(name, run.recorder)
             fingerprints.take(name)
@@ -338,30 +360,6 @@ def _train(run: OpenRun, trees: Trees, seen: Preflight, executed: ExecutionRecor
         fingerprints.write(run.recorder)
         collect_run(run.recorder, scanner.finish(), imports_file=run.session.imports, ended=ended)
     return ended
-
-
-def _watch(run: OpenRun, trees: Trees, launch: Launch, scanner: LogScanner, signals: list[str]) -> Ended:
-    run.emit("phase", name=RUN_PHASE, state=BEGIN, step=launch.phase.name, line=run.recorder.next_line)
-    run.emit("command", argv=list(launch.argv), cwd=str(launch.cwd), set=dict(sorted(launch.set_here.items())))
-    try:
-        process = start(launch.argv, env=launch.environment, cwd=launch.cwd, nonce=run.session.nonce, cage=trees.cage)
-    except OSError as error:
-        return Ended(EndReason.NOT_STARTED, None, f"{launch.argv[0]}: {error.strerror}")
-    with closing(process), deadline(process.pid, run.job.time_limit_s + MARGIN_S):
-        return watch(
-            process,
-            scanner,
-            run.recorder,
-            limits=WatchLimits.of(run.job),
-            imports_file=run.session.imports,
-            expected_roots=trees.import_roots,
-            gpu_sampler=GpuSampler(run.devices, launch.environment.get("CUDA_VISIBLE_DEVICES"), process.numbers),
-            memory_sampler=open_memory_sampler(process.numbers, run.job.site.needs.memory_gib),
-            clock=HostClock(),
-            progress=run.progress,
-            total_steps=launch.phase.last_step,
-            signals=signals,
-        )
 
 
 def _write_environment(

@@ -381,9 +381,24 @@ class FingerprintLines:
             offset = self._taken.get(name, 0)
             raw = read_below(self.folder, name, limit=MOST_FINGERPRINT_FILE_BYTES, offset=offset) or b""
             self._taken[name] = offset + len(raw)
-            for line in raw.split(b"\n"):
-                if line.strip():
-                    self._take_line(phase, line)
+            for line in filter(bytes.strip, raw.split(b"\n")):
+                read = _parsed(line)
+                if read is None:
+                    self.unreadable += 1
+                    continue
+                if isinstance(read, HookState):
+                    key = (phase, read.pid, read.target)
+                    if key in self._hooks or len(self._hooks) < _MOST_HOOKS:
+                        self._hooks[key] = read.model_copy(update={"phase": phase})
+                    else:
+                        self.left_out += 1
+                    continue
+                kept = self._snapshots if isinstance(read, Snapshot) else self._inputs
+                if len(kept) >= MOST_SNAPSHOTS or self._bytes + len(line) > MOST_FINGERPRINT_BYTES:
+                    self.left_out += 1
+                    continue
+                self._bytes += len(line)
+                kept.append((read.t_s, phase, line))
 
     def write(self, recorder: Recorder) -> None:
         """Write `fingerprints.jsonl`: the hooks, then the snapshots in the order of time; and an event about them."""
@@ -408,24 +423,6 @@ class FingerprintLines:
             unreadable=self.unreadable,
             left_out=self.left_out,
         )
-
-    def _take_line(self, phase: str, line: bytes) -> None:
-        read = _parsed(line)
-        if read is None:
-            self.unreadable += 1
-        elif isinstance(read, HookState):
-            key = (phase, read.pid, read.target)
-            if key in self._hooks or len(self._hooks) < _MOST_HOOKS:
-                self._hooks[key] = read.model_copy(update={"phase": phase})
-            else:
-                self.left_out += 1
-        else:
-            kept = self._snapshots if isinstance(read, Snapshot) else self._inputs
-            if len(kept) >= MOST_SNAPSHOTS or self._bytes + len(line) > MOST_FINGERPRINT_BYTES:
-                self.left_out += 1
-                return
-            self._bytes += len(line)
-            kept.append((read.t_s, phase, line))
 
 
 def _short(line: Snapshot | HookState | ModelInputs) -> dict[str, object]:

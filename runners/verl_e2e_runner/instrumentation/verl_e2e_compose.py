@@ -11,17 +11,6 @@ import json
 import sys
 
 
-def _compose(request):
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
-
-    with initialize_config_dir(config_dir=request["folder"], version_base=None):
-        config = compose(config_name=request["name"], overrides=request["overrides"])
-        checked = _validate(config) if request.get("validate") else {}
-        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False, enum_to_str=True)
-        return {"config": _part(plain, request["keys"]) if "keys" in request else plain, **checked}
-
-
 def _part(config, keys):
     part = {}
     for key in keys:
@@ -67,14 +56,19 @@ def _message(error):
 def main():
     """Compose every request; a fault of one is its answer, a missing Hydra ends the program with code 3."""
     try:
-        import hydra  # noqa: F401
+        from hydra import compose, initialize_config_dir
+        from omegaconf import OmegaConf
     except ImportError as error:
         print(error, file=sys.stderr)
         sys.exit(3)
     answers = []
     for request in json.load(sys.stdin):
         try:
-            answers.append(_compose(request))
+            with initialize_config_dir(config_dir=request["folder"], version_base=None):
+                config = compose(config_name=request["name"], overrides=request["overrides"])
+                checked = _validate(config) if request.get("validate") else {}
+                plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=False, enum_to_str=True)
+            answers.append({"config": _part(plain, request["keys"]) if "keys" in request else plain, **checked})
         except Exception as error:
             answers.append({"error": _message(error)})
     print(json.dumps(answers, default=str))

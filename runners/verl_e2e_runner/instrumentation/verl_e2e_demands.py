@@ -103,9 +103,9 @@ def sentence(unmet, nodes):
     what, bundles = unmet[0]
     wanted = total(bundles)
     asked = ", ".join(f"{size:g} {name}" for name, size in wanted.items())
-    held = f"its {len(nodes)} node(s) have {'; '.join(_left(node, wanted) for node in nodes)}, and nothing changes"
+    left = []
+    for node in nodes:
+        known = [(name, *node[name]) for name in wanted if name in node]
+        left.append(", ".join(f"{free:g} of {whole:g} {name} free" for name, whole, free in known) or "none")
+    held = f"its {len(nodes)} node(s) have {'; '.join(left)}, and nothing changes"
     return f"Ray can never place {what} that asks for {asked}: {held}"
-
-
-def _left(node, names):
-    return ", ".join(f"{node[name][1]:g} of {node[name][0]:g} {name} free" for name in names if name in node) or "none"

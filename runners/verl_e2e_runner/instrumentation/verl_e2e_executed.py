@@ -144,7 +144,13 @@ class _Monitor:
     def entered(self, code, _offset):
         try:
             if code.co_name == _TRACED_LINE and code.co_filename.endswith(_TRACER):
-                self._traced(sys._getframe(1).f_locals)
+                names = sys._getframe(1).f_locals
+                traced = names["self"].f_code
+                place = self._place(traced.co_filename)
+                if place:
+                    self._write_function(traced, place)
+                    if place in self._changed:
+                        self._write_line(place, names["lineno"])
                 return None
             place = self._place(code.co_filename)
             if place:
@@ -162,14 +168,6 @@ class _Monitor:
         except Exception:
             return None
         return DISABLE
-
-    def _traced(self, names):
-        code = names["self"].f_code
-        place = self._place(code.co_filename)
-        if place:
-            self._write_function(code, place)
-            if place in self._changed:
-                self._write_line(place, names["lineno"])
 
     def _write_function(self, code, place):
         # A comprehension or the scope of a type parameter has a code object too, `<genexpr>` and the like.

@@ -28,32 +28,26 @@ TARGETS = {
 
 def watch(folder, watch_imports):
     """Wrap the methods as soon as their modules are imported, which the function sees; lines go into this folder."""
-    watch_imports(TARGETS, lambda name, spec: _wrap_when_loaded(name, spec, folder))
 
+    def observe(name, spec):
+        load = getattr(spec.loader, "exec_module", None)
+        if load is None:
+            return
 
-def _wrap_when_loaded(name, spec, folder):
-    load = getattr(spec.loader, "exec_module", None)
-    if load is None:
-        return
+        def exec_module(module):
+            result = load(module)
+            with contextlib.suppress(Exception):
+                from verl_e2e_hooks import HOOKS
 
-    def exec_module(module):
-        result = load(module)
-        _install(module, name, folder)
-        return result
+                class_name, methods = TARGETS[name]
+                owner = getattr(module, class_name, None)
+                for method in methods:
+                    _wrap(owner, method, f"{name}:{class_name}.{method}", folder, HOOKS[method])
+            return result
 
-    spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module
 
-
-def _install(module, name, folder):
-    try:
-        from verl_e2e_hooks import HOOKS
-
-        class_name, methods = TARGETS[name]
-        owner = getattr(module, class_name, None)
-        for method in methods:
-            _wrap(owner, method, f"{name}:{class_name}.{method}", folder, HOOKS[method])
-    except Exception:
-        pass
+    watch_imports(TARGETS, observe)
 
 
 _Call = namedtuple("_Call", ("folder", "method", "arguments"))

@@ -258,24 +258,26 @@ def update_weights_from_ipc(call):
     if not is_read(number):
         yield
         return
-    torch, sample = sys.modules["torch"], _sample(worker)
+    torch, model, ranks = sys.modules["torch"], worker.model_runner.model, _ranks()
+    # All tensor-parallel ranks of the engine together make the choice of the whole model.
+    size = size_of(parameter for _, parameter in model.named_parameters())
+    sample = Sample(size * ranks.get("tensor_size", 1))
     received = _inside.received = Snapshot(torch, sample)
     try:
         yield
     finally:
         _inside.received = None
     adapter_only = bool(call.arguments.get("peft_config") and call.arguments.get("base_sync_done"))
-    header = {"model": _ROLLOUT, "ranks": _ranks(), "number": number, "adapter_only": adapter_only}
+    header = {"model": _ROLLOUT, "ranks": ranks, "number": number, "adapter_only": adapter_only}
     received.close(call.folder, {"point": "received", **header})
     loaded = Snapshot(torch, sample)
-    model = worker.model_runner.model
     loaded.add_all(Held(name, "parameter", tensor) for name, tensor in model.named_parameters())
     if adapter_only:
         _add_adapters(loaded, worker)
     loaded.close(call.folder, {"point": "rollout loaded", **header})
 
 
-def _update_weights(call):
+def update_weights(call):
     """The weights of one bucket, before its memory is used for the next."""
     received, weights = getattr(_inside, "received", None), call.arguments["weights"]
     if received is not None and isinstance(weights, (list, tuple)):
@@ -295,7 +297,7 @@ HOOKS = {
     "export_hf_weights": export,
     "export_adapter_weights": export,
     "update_weights_from_ipc": update_weights_from_ipc,
-    "_update_weights": _update_weights,
+    "_update_weights": update_weights,
 }
 
 
@@ -396,12 +398,6 @@ def _pushed(stack, value):
 def _top(stack):
     values = _inside.__dict__.get(stack)
     return values[-1] if values else None
-
-
-def _sample(worker):
-    """The choice of the whole model, all tensor-parallel ranks of the engine together."""
-    total = size_of(parameter for _, parameter in worker.model_runner.model.named_parameters())
-    return Sample(total * _ranks().get("tensor_size", 1))
 
 
 def _ranks():

@@ -101,27 +101,15 @@ def write(lines, path):
         file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
-def _in_worker(path):
-    import ray
-
-    settings = json.loads(os.environ.get("VERL_E2E_RUNTIME_ENV", "{}"))
-    address = os.environ.get("RAY_ADDRESS", "local")
-    extra = {} if address != "local" else {"num_cpus": 1, "num_gpus": 0, "include_dashboard": False}
-    ray.init(address=address, runtime_env=settings, log_to_driver=False, logging_level="ERROR", **extra)
-    try:
-        # The worker may be on another node of an existing cluster: its lines come back as the result.
-        write(ray.get(ray.remote(num_cpus=1, max_retries=0)(prove).remote("ray_worker", None, ORDER)), path)
-    finally:
-        ray.shutdown()
-
-
 def locate(name):
     """The file (or the first folder of a namespace package) that `import name` would take, None when nowhere."""
     path = None
     spec = None
     parts = name.split(".")
+    finders = [*(finder for finder in sys.meta_path if hasattr(finder, "find_spec")), PathFinder]
     for end in range(1, len(parts) + 1):
-        spec = _find(".".join(parts[:end]), path) if end == 1 or path else None
+        found = (finder.find_spec(".".join(parts[:end]), path) for finder in finders) if end == 1 or path else ()
+        spec = next((spec for spec in found if spec is not None), None)
         if spec is None:
             return None
         try:
@@ -131,15 +119,6 @@ def locate(name):
             path = list(getattr(spec.submodule_search_locations, "_path", []))
     file = spec.origin or (path[0] if path else None)
     return file and (os.path.realpath(file) if os.path.exists(file) else file)
-
-
-def _find(name, path):
-    for finder in sys.meta_path:
-        if hasattr(finder, "find_spec"):
-            spec = finder.find_spec(name, path)
-            if spec is not None:
-                return spec
-    return PathFinder.find_spec(name, path)
 
 
 def _canonical(name):
@@ -181,7 +160,17 @@ def main():
         prove(role, path, ORDER)
         return
     try:
-        _in_worker(path)
+        import ray
+
+        settings = json.loads(os.environ.get("VERL_E2E_RUNTIME_ENV", "{}"))
+        address = os.environ.get("RAY_ADDRESS", "local")
+        extra = {} if address != "local" else {"num_cpus": 1, "num_gpus": 0, "include_dashboard": False}
+        ray.init(address=address, runtime_env=settings, log_to_driver=False, logging_level="ERROR", **extra)
+        try:
+            # The worker may be on another node of an existing cluster: its lines come back as the result.
+            write(ray.get(ray.remote(num_cpus=1, max_retries=0)(prove).remote("ray_worker", None, ORDER)), path)
+        finally:
+            ray.shutdown()
     except BaseException as error:
         line = {"module": "ray", "file": "", "role": role, "pid": os.getpid(), "process": role}
         line["error"] = line["root"] = f"{type(error).__name__}: {error}"

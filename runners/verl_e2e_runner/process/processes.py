@@ -398,9 +398,16 @@ class WrapperProcess:
         while found:
             found = False
             for identity, process in fresh.items():
-                if identity not in self._own and self._is_own(process, starts, session=not reused):
-                    self._own[identity] = process
-                    found = True
+                if identity in self._own:
+                    continue
+                with suppress(psutil.Error, OSError):
+                    if (
+                        (not reused and os.getsid(process.pid) == self.pid)
+                        or starts.get(process.ppid()) in self._own
+                        or process.environ().get(RUN_VARIABLE) == self.nonce
+                    ):
+                        self._own[identity] = process
+                        found = True
         self._foreign |= fresh.keys() - self._own.keys()
 
     def numbers(self) -> frozenset[int]:
@@ -465,15 +472,6 @@ class WrapperProcess:
         if self.output >= 0:
             os.close(self.output)
             self.output = -1
-
-    def _is_own(self, process: psutil.Process, starts: Mapping[int, Identity], *, session: bool) -> bool:
-        with suppress(psutil.Error, OSError):
-            if session and os.getsid(process.pid) == self.pid:
-                return True
-            if starts.get(process.ppid()) in self._own:
-                return True
-            return process.environ().get(RUN_VARIABLE) == self.nonce
-        return False
 
 
 def start(

@@ -113,7 +113,18 @@ class Cell:
 
 
 def _cells() -> Iterator[Cell]:
-    plain = {family: _plain(family) for family in FAMILIES if family not in NOT_RUN}
+    plain = {
+        family: Cell(
+            f"{family}-plain",
+            family,
+            fields=FIELDS.get(family, {}),
+            sizes=WIDER if family in HEADS_FILL_HIDDEN else {},
+            settings=_SETTINGS.get(family, {}),
+            trained=family not in UNTRAINED,
+        )
+        for family in FAMILIES
+        if family not in NOT_RUN
+    }
     for cell in plain.values():
         yield cell
         yield replace(cell, name=f"{cell.family}-lora", adapter=LORA)
@@ -251,13 +262,6 @@ ADAPTERS: Mapping[str, CellValues] = {
     "mlp": {"target_modules": ["linear_fc1", "linear_fc2"]},
     "first-layer": {"target_modules": ["*.layers.0.*.linear_qkv", "*.layers.0.*.linear_proj"]},
 }
-
-
-def _plain(family: str) -> Cell:
-    fields, settings = FIELDS.get(family, {}), _SETTINGS.get(family, {})
-    sizes = WIDER if family in HEADS_FILL_HIDDEN else {}
-    trained = family not in UNTRAINED
-    return Cell(f"{family}-plain", family, fields=fields, sizes=sizes, settings=settings, trained=trained)
 
 
 def _parallel(cell: Cell, **layouts: Mapping[str, int | bool]) -> Iterator[Cell]:

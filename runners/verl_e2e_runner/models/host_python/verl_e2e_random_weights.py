@@ -14,6 +14,8 @@ import torch
 TIED = 0.25
 EXPERT = re.compile(r"\.experts\.\d+\.")
 LAST_NORMS = ("norm.weight", "norm_f.weight", "final_layernorm.weight")
+# Parts of the names of what lies in a layer, or in another tower than the text's.
+LAYERED = ("layers.", "blocks.", "vision", "visual", "audio")
 # How far apart the logits of an output layer lie, in standard deviations: natural units, so about 2 nats of 7.6 less.
 HEAD = 2.0
 # Matrices of attention and MLP, in units of one over the root of their width: more than keeps the scale.
@@ -48,7 +50,8 @@ def fill(model, seed):
                 # Ernie stores the bias of its router as a matrix of one row.
                 if tensor.dim() < 2 or name.endswith("bias"):
                     tensor.copy_((tensor + numbers * VECTOR) * gains.get(name, 1.0))
-                    if tied and _is_last_norm(name):
+                    # The norm before the output layer is the one that lies in no layer.
+                    if tied and name.endswith(LAST_NORMS) and not any(part in name for part in LAYERED):
                         # Some families store what is added to one.
                         tensor.copy_(tensor + HEAD / TIED - 1 if tensor.mean() < 0.5 else tensor * (HEAD / TIED))
                 else:
@@ -106,9 +109,3 @@ def _scale(name, tensor, heads):
         return MATRIX / math.sqrt(math.sqrt(shape[-1] * shape[-2]))
     factor = ROUTER if name.rpartition(".weight")[0].endswith((".gate", ".router", ".router.proj")) else MATRIX
     return factor / math.sqrt(math.prod(shape[1:]))
-
-
-def _is_last_norm(name):
-    """Whether it is the norm before the output layer: the one that lies in no layer."""
-    towers = ("layers.", "blocks.", "vision", "visual", "audio")
-    return name.endswith(LAST_NORMS) and not any(part in name for part in towers)
