@@ -46,14 +46,13 @@ class ImportLines:
                 entry = json.loads(line)
                 module, file = str(entry["module"]), str(entry.get("file") or "")
                 root = self.roots.get(module)
-                if root and file and not _is_below(file, root):
+                if not root or not file:
+                    continue
+                normal = os.path.normpath(file), os.path.normpath(root)
+                real = os.path.realpath(file), os.path.realpath(root)
+                if not any(Path(path).is_relative_to(base) for path, base in (normal, real)):
                     return f"{module} was imported from {file}, not from {root} (process {entry.get('pid')})."
         return ""
-
-
-def _is_below(file: str, root: str) -> bool:
-    pairs = ((os.path.normpath(file), os.path.normpath(root)), (os.path.realpath(file), os.path.realpath(root)))
-    return any(path == base or path.startswith(base.rstrip("/") + "/") for path, base in pairs)
 
 
 FATAL_END_S = 10.0

@@ -67,7 +67,14 @@ class _File:
         try:
             with self._lock:
                 if self._handle < 0:
-                    self._open(now, problem or (_BEFORE if self._lost else ""))
+                    path = os.path.join(self._folder, f"{time.monotonic_ns():020d}-{self._pid}.jsonl")
+                    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                    self._handle = os.open(path, flags, 0o600)
+                    self._path = path
+                    self._title, self._titled = _title(), now
+                    version = ".".join(map(str, sys.version_info[:3]))
+                    problem = problem or (_BEFORE if self._lost else "")
+                    self._append(["process", self._pid, version, *self._title, problem, now])
                 elif now - self._titled >= TITLE_S:
                     self._titled = now
                     title = _title()
@@ -78,15 +85,6 @@ class _File:
                 self._append([*entry, now])
         except OSError:
             self._lose()
-
-    def _open(self, now, problem):
-        path = os.path.join(self._folder, f"{time.monotonic_ns():020d}-{self._pid}.jsonl")
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._handle = os.open(path, flags, 0o600)
-        self._path = path
-        self._title, self._titled = _title(), now
-        version = ".".join(map(str, sys.version_info[:3]))
-        self._append(["process", self._pid, version, *self._title, problem, now])
 
     def _append(self, entry):
         import json
