@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,9 +17,6 @@ from verl_e2e.cli.command import (
     print_card,
     report_fault,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("judge")

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -23,9 +23,6 @@ from verl_e2e.cli.command import (
     exit_code,
     print_card,
 )
-
-if TYPE_CHECKING:
-    from verl_e2e.core.model.jobs import Job
 
 _REPEATS = "How many runs on the merge base a learning signal is compared with."
 
@@ -95,7 +92,7 @@ def run_verb(
     from verl_e2e.core.model.jobs import RehearsalJob
     from verl_e2e.core.model.needs import unable
     from verl_e2e.wiring import check as checking
-    from verl_e2e_runner.by_hand import dry_run
+    from verl_e2e_runner.by_hand import dry_run, prepare_by_hand
     from verl_e2e_runner.run import run_job
     from verl_e2e_runner.trees import fetch_baseline, with_clones
 
@@ -112,7 +109,12 @@ def run_verb(
     missing = fetch_baseline(job, baseline, base=environ) if baseline and not flags["dry_run"] else ""
     allowed = checking.job_follow_ups(job, baseline, missing, lenient=flags["follow_ups"]) if asked else None
     if flags["prepare"]:
-        _prepare(job, out, work, environ)
+        findings = prepare_by_hand(job, out, environ=environ, work=work)
+        for finding in findings:
+            _to_stderr(f"{finding.check}: {finding.summary}")
+        # What blocks is the user's to fix before the run.
+        if stopping := [finding for finding in findings if finding.blocking and not finding.ok]:
+            raise click.ClickException("\n".join(f"{finding.summary}; {finding.fix}" for finding in stopping))
         return 0
     if flags["dry_run"]:
         # The command line of `run --prepare` for the same folders, usable from any working directory.
@@ -143,18 +145,6 @@ def run_verb(
     shown = judging.make_card(verdicts)
     print_card(shown, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else exit_code(shown)
-
-
-def _prepare(job: "Job", out: Path, work: Path | None, environ: Mapping[str, str]) -> None:
-    """Create the folders for a run by hand. A blocking preflight finding is reported as a user's mistake."""
-    from verl_e2e_runner.by_hand import prepare_by_hand
-
-    findings = prepare_by_hand(job, out, environ=environ, work=work)
-    stopping = [finding for finding in findings if finding.blocking and not finding.ok]
-    for finding in findings:
-        _to_stderr(f"{finding.check}: {finding.summary}")
-    if stopping:
-        raise click.ClickException("\n".join(f"{finding.summary}; {finding.fix}" for finding in stopping))
 
 
 @click.command("check")
@@ -213,6 +203,7 @@ def demo(out: Path | None, *, as_json: bool) -> int:
 
     Example: verl-e2e demo
     """
+    from verl_e2e.adapters.dispatch import COMMAND
     from verl_e2e.app.check import next_steps
     from verl_e2e.core.report.plan_text import MAKING_DEMO, render_plan_text
     from verl_e2e.wiring.check import RECORDING, demonstration
@@ -225,16 +216,12 @@ def demo(out: Path | None, *, as_json: bool) -> int:
     if not as_json:
         here = Path.cwd()
         place = RECORDING.relative_to(here) if RECORDING.is_relative_to(here) else RECORDING
-        click.echo(next_steps(_called(), shlex.quote(str(place))), nl=False)
+        # The command line that calls verl-e2e again from the same shell.
+        own, found = Path(sys.argv[0]), shutil.which("verl-e2e")
+        if own.name != "verl-e2e":
+            again = shlex.join(COMMAND)
+        else:
+            is_found = found and own.exists() and os.path.samefile(found, own)
+            again = "verl-e2e" if is_found else shlex.quote(str(own))
+        click.echo(next_steps(again, shlex.quote(str(place))), nl=False)
     return 0
-
-
-def _called() -> str:
-    """The command line that calls verl-e2e again from the same shell."""
-    from verl_e2e.adapters.dispatch import COMMAND
-
-    own = Path(sys.argv[0])
-    if own.name != "verl-e2e":
-        return shlex.join(COMMAND)
-    found = shutil.which("verl-e2e")
-    return "verl-e2e" if found and own.exists() and os.path.samefile(found, own) else shlex.quote(str(own))

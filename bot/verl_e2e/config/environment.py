@@ -90,12 +90,19 @@ def read_settings(model: type[_Model], environ: Mapping[str, str], known: Collec
     ]
     texts: dict[str, str] = {}
     for name in variables(model):
+        # For a secret also from the file that `NAME_FILE` names.
+        text, file = environ.get(name, "").strip(), environ.get(files.get(name, ""), "").strip()
+        if text and file:
+            problems.append(Problem(_SOURCE, 0, name, f"{files[name]} is set too", "set only one of the two"))
+            continue
         try:
-            text = _text_of(name, files, environ)
-        except UnfitError as error:
-            problems.append(Problem(_SOURCE, 0, name, error.what, error.fix))
-        else:
-            texts |= {name: text} if text else {}
+            text = Path(file).read_text(encoding="ascii", errors="replace").strip() if file else text
+        except OSError as error:
+            what, fix = f"{files[name]} {file}: {error.strerror}", "name a file that verl-e2e can read"
+            problems.append(Problem(_SOURCE, 0, name, what, fix))
+            continue
+        if text:
+            texts[name] = text
     reported = {problem.key for problem in problems}
     try:
         settings = model.model_validate(texts)
@@ -116,16 +123,3 @@ def read_settings(model: type[_Model], environ: Mapping[str, str], known: Collec
     if problems:
         raise ConfigError(problems)
     return settings
-
-
-def _text_of(name: str, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """A variable's text, for a secret also from the file that `NAME_FILE` names; empty when neither is set."""
-    text, file = environ.get(name, "").strip(), environ.get(files.get(name, ""), "").strip()
-    if text and file:
-        raise UnfitError(f"{files[name]} is set too", "set only one of the two")
-    if not file:
-        return text
-    try:
-        return Path(file).read_text(encoding="ascii", errors="replace").strip()
-    except OSError as error:
-        raise UnfitError(f"{files[name]} {file}: {error.strerror}", "name a file that verl-e2e can read") from None

@@ -173,7 +173,12 @@ class LocalBackend(SharedDiskBackend):
                 if not folder.cancelled:
                     return Progress(RunState.RUNNING, folder.where())
                 if folder.asked_for_s(self._clock.now()) > GRACE_S:
-                    self._end(folder)
+                    # A runner that does not end is killed, with all that it started.
+                    process = self._runner(folder)
+                    if process is not None:
+                        with suppress(psutil.NoSuchProcess):
+                            process.kill()
+                    _end_all(folder.path.name)
                 return Progress(RunState.CANCELLING, "it is ending its run and completing the folder")
             if not _began(folder) and not folder.cancelled:
                 return Progress(RunState.SUBMITTED, "it waits for an earlier run on this host")
@@ -211,14 +216,6 @@ class LocalBackend(SharedDiskBackend):
                 ended = max(began, noted) if began - _UNSURE <= noted <= ended else ended
             return BackendTimes(who="the runner on this host", started=began, ended=ended)
         return BackendTimes(who="the runner on this host")
-
-    def _end(self, folder: OrderFolder) -> None:
-        """Kill a runner that does not end, with all that it started."""
-        runner = self._runner(folder)
-        if runner is not None:
-            with suppress(psutil.NoSuchProcess):
-                runner.kill()
-        _end_all(folder.path.name)
 
     def _runner(self, folder: OrderFolder) -> psutil.Process | None:
         """The process of the runner, found by number and start time, else by the order in its environment."""

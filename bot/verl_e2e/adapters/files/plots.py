@@ -1,6 +1,5 @@
 """Draws the curves of a learning signal with matplotlib (the extra `plots`): the same bytes for the same values."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib
@@ -12,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from verl_e2e.core.signal.report import FORMATS, PLOT_NAME, THEMES, FigureLine, Panel, SignalFigure, Theme
+from verl_e2e.core.signal.report import FORMATS, PLOT_NAME, THEMES, Panel, SignalFigure, Theme
 
 _COLUMNS = 3
 _PANEL_INCHES = (4.0, 2.7)
@@ -56,23 +55,20 @@ def _figure(shown: SignalFigure, theme: Theme) -> Figure:
         _draw_panel(next(axes), panel, theme)
     for empty in axes:
         empty.set_visible(False)
-    figure.legend(handles=list(_key(shown, theme)), loc="outside lower center", ncols=4, **_legend(theme))
+    # What the kinds of lines mean; colours tell quantities apart and are named in their panel.
+    key: list[Artist] = [Line2D([], [], color=theme.text, linewidth=1.8, marker=".", label="this run")]
+    if shown.baselines:
+        several = f", median of {shown.baselines}" if shown.baselines > 1 else ""
+        key.append(Line2D([], [], color=theme.text, linewidth=1.2, linestyle="--", label=f"baseline{several}"))
+    if shown.baselines > 1:
+        key.append(Patch(facecolor=theme.text, alpha=_BAND_ALPHA, label="lowest to highest baseline"))
+    if any(line.faults for panel in shown.panels for line in panel.lines):
+        key.append(Line2D([], [], color=theme.fault, linewidth=1.2, linestyle=":", label="NaN or out of range"))
+    figure.legend(handles=key, loc="outside lower center", ncols=4, **_legend(theme))
     # Laid out once, and not for every file again.
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
-
-
-def _key(shown: SignalFigure, theme: Theme) -> Iterator[Artist]:
-    """What the kinds of lines mean; colours tell quantities apart and are named in their panel."""
-    yield Line2D([], [], color=theme.text, linewidth=1.8, marker=".", label="this run")
-    if shown.baselines:
-        several = f", median of {shown.baselines}" if shown.baselines > 1 else ""
-        yield Line2D([], [], color=theme.text, linewidth=1.2, linestyle="--", label=f"baseline{several}")
-    if shown.baselines > 1:
-        yield Patch(facecolor=theme.text, alpha=_BAND_ALPHA, label="lowest to highest baseline")
-    if any(line.faults for panel in shown.panels for line in panel.lines):
-        yield Line2D([], [], color=theme.fault, linewidth=1.2, linestyle=":", label="NaN or out of range")
 
 
 def _legend(theme: Theme) -> dict[str, object]:
@@ -82,7 +78,14 @@ def _legend(theme: Theme) -> dict[str, object]:
 def _draw_panel(axes: Axes, panel: Panel, theme: Theme) -> None:
     scales = [axes, axes.twinx()] if panel.apart else [axes] * len(panel.lines)
     for scale, line, color in zip(scales, panel.lines, theme.lines, strict=False):
-        _draw_line(scale, line, color, theme)
+        base, values = line.baseline, line.candidate
+        if base is not None and base.runs > 1:
+            scale.fill_between(base.steps, base.low, base.high, color=color, alpha=_BAND_ALPHA, linewidth=0)
+        if base is not None:
+            scale.plot(base.steps, base.middle, color=color, linewidth=1.2, linestyle="--")
+        scale.plot(values.steps, values.values, color=color, linewidth=1.8, marker=".", label=line.title)
+        for step in line.faults:
+            scale.axvline(step, color=theme.fault, linewidth=1.2, linestyle=":")
     axes.set_title(panel.title, color=theme.text, fontsize=10)
     axes.set_xlabel("step", color=theme.text)
     axes.set_ylabel(panel.unit, color=theme.text)
@@ -106,15 +109,3 @@ def _draw_panel(axes: Axes, panel: Panel, theme: Theme) -> None:
         scales[-1].legend(
             names, titles, loc="upper right", ncols=2, columnspacing=1.0, handlelength=1.2, **_legend(theme)
         )
-
-
-def _draw_line(axes: Axes, line: FigureLine, color: str, theme: Theme) -> None:
-    base = line.baseline
-    if base is not None and base.runs > 1:
-        axes.fill_between(base.steps, base.low, base.high, color=color, alpha=_BAND_ALPHA, linewidth=0)
-    if base is not None:
-        axes.plot(base.steps, base.middle, color=color, linewidth=1.2, linestyle="--")
-    values = line.candidate
-    axes.plot(values.steps, values.values, color=color, linewidth=1.8, marker=".", label=line.title)
-    for step in line.faults:
-        axes.axvline(step, color=theme.fault, linewidth=1.2, linestyle=":")

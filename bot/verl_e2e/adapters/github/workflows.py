@@ -324,10 +324,12 @@ class GithubWorkflows:
     def artifacts(self, repository: str, run_id: int) -> tuple[Artifact, ...]:
         """What a run left behind."""
         path = f"{_run(repository, run_id)}/artifacts"
-        return tuple(
-            Artifact(found.id, found.name, found.size_in_bytes, found.expired, _sha256(found.digest or ""))
-            for found in self._github.requester(repository).read_all(_ArtifactAnswer, path, "artifacts")
-        )
+        artifacts = []
+        for found in self._github.requester(repository).read_all(_ArtifactAnswer, path, "artifacts"):
+            digest = re.fullmatch("sha256:([0-9a-f]{64})", found.digest or "")
+            sha256 = digest[1] if digest else ""
+            artifacts.append(Artifact(found.id, found.name, found.size_in_bytes, found.expired, sha256))
+        return tuple(artifacts)
 
     def attestations(self, repository: str, sha256: str) -> tuple[str, ...]:
         """The attestations of a digest that GitHub keeps, as Sigstore bundles of JSON that no one verified."""
@@ -369,10 +371,6 @@ def _workflow(repository: str, workflow: str) -> str:
 
 def _run(repository: str, run_id: int) -> str:
     return f"/repos/{repository}/actions/runs/{run_id}"
-
-
-def _sha256(digest: str) -> str:
-    return digest.removeprefix("sha256:") if re.fullmatch("sha256:[0-9a-f]{64}", digest) else ""
 
 
 def _as_run(answer: _WorkflowRunAnswer) -> WorkflowRun:

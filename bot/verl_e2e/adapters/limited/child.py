@@ -52,7 +52,17 @@ def main(descriptor: int, entry: str) -> None:
         name, argument, limits = pickle.loads(connection.recv_bytes())  # noqa: S301  (the parent's)
     except EOFError:
         return  # no work came before the parent ended
-    _bind(limits)
+    # Bind this process, and all that it will start, to the limits.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_MOST_FILES, _MOST_FILES))
+    # Should the parent be gone, no one else would end this one.
+    signal.alarm(int(4 * limits.wall_s) + 1)
+    # The first to go where the machine itself runs out of memory.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("1000")
     ask = _Asked(connection)
     connection.send_bytes(_last_message(lambda: work(name, argument, ask), ask, limits))
 
@@ -79,20 +89,6 @@ def _last_message(work: Callable[[], object], ask: _Asked, limits: WorkLimits) -
     if len(answer) > limits.message_bytes:
         return message(MessageKind.LIMIT, ("its answer", f"{limits.message_bytes >> 20} MiB"))
     return answer
-
-
-def _bind(limits: WorkLimits) -> None:
-    """Bind this process, and all that it will start, to the limits."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (_MOST_FILES, _MOST_FILES))
-    # Should the parent be gone, no one else would end this one.
-    signal.alarm(int(4 * limits.wall_s) + 1)
-    # The first to go where the machine itself runs out of memory.
-    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write("1000")
 
 
 if __name__ == "__main__":

@@ -336,24 +336,23 @@ class Retention:
         ]
         if any(counts):
             self._store.shrink(_PAGES)
-        return max(*counts, 0) >= _ROWS or self._remove_folders(before) >= _FOLDERS
+        if max(counts) >= _ROWS:
+            return True
+        # Run folders whose run is over; what they proved is in the ledger.
+        try:
+            entries = [entry for entry in os.scandir(self._folders) if entry.stat().st_mtime < before.timestamp()]
+        except FileNotFoundError:
+            return False
+        old = sorted(entry.name for entry in entries)[: 50 * _FOLDERS]
+        with self._store.read() as connection:
+            still_open = sa.select(runs.c.key).where(runs.c.key.in_(old), sa.not_(runs.c.final))
+            open_now = set(connection.scalars(still_open))
+        chosen = [name for name in old if name not in open_now][:_FOLDERS]
+        for name in chosen:
+            shutil.rmtree(self._folders / name, ignore_errors=True)
+        return len(chosen) >= _FOLDERS
 
     def _delete(self, table: sa.Table, key: sa.Column[object], *conditions: sa.ColumnElement[bool]) -> int:
         old = sa.select(key).where(*conditions).limit(_ROWS)
         with self._store.write(lasting=False) as connection:
             return connection.execute(sa.delete(table).where(key.in_(old))).rowcount
-
-    def _remove_folders(self, before: datetime) -> int:
-        """Run folders whose run is over; what they proved is in the ledger."""
-        try:
-            entries = [entry for entry in os.scandir(self._folders) if entry.stat().st_mtime < before.timestamp()]
-        except FileNotFoundError:
-            return 0
-        old = sorted(entry.name for entry in entries)[: 50 * _FOLDERS]
-        with self._store.read() as connection:
-            still_open = sa.select(runs.c.key).where(runs.c.key.in_(old), sa.not_(runs.c.final))
-            kept = set(connection.scalars(still_open))
-        chosen = [name for name in old if name not in kept][:_FOLDERS]
-        for name in chosen:
-            shutil.rmtree(self._folders / name, ignore_errors=True)
-        return len(chosen)
