@@ -131,7 +131,7 @@ def test_the_demo_plans_here_judges_a_recording_and_says_so(tmp_path: Path) -> N
     done = _verl_e2e("demo", "--out", tmp_path / "demo")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Planning a change")
-    order = [done.stdout.index(text) for text in ("Megatron-LM", "is a recording", "Result: Pass - ", "Try next:")]
+    order = [done.stdout.index(text) for text in ("pyproject.toml", "is a recording", "Result: Pass - ", "Try next:")]
     assert order == sorted(order)
     assert done.stderr == ""
     assert json.loads((tmp_path / "demo/plan.json").read_text())["levels"] == [0]

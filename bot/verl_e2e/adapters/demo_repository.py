@@ -1,6 +1,6 @@
 """A small git repository in Megatron-Bridge's shape, of our own making, with one change to plan.
 
-The change is of the kind that is merged most often: a bump of the Megatron-LM submodule, with a line of
+The change is of a kind that is merged often: another version of a package that Bridge needs, with a line of
 documentation. Author, dates and contents are fixed, so the commits are the same on every machine.
 """
 
@@ -11,9 +11,10 @@ from pathlib import Path
 from verl_e2e.git.program import Git, GitLimits
 from verl_e2e.git.repository import GitFailedError
 
+_PYPROJECT = '[project]\nname = "model-bridge"\nversion = "0.1.0"\ndependencies = ["transformers>={}"]\n'
 _FILES: Mapping[str, str] = {
     "README.md": "# A model bridge\n\nA stand-in with the layout of Megatron-Bridge, for the demonstration only.\n",
-    "pyproject.toml": '[project]\nname = "model-bridge"\nversion = "0.1.0"\n',
+    "pyproject.toml": _PYPROJECT.format("5.11"),
     ".gitmodules": '[submodule "3rdparty/Megatron-LM"]\n\tpath = 3rdparty/Megatron-LM\n'
     "\turl = https://github.com/NVIDIA/Megatron-LM.git\n",
     "docs/changes.md": "# Changes\n",
@@ -22,10 +23,12 @@ _FILES: Mapping[str, str] = {
     "src/megatron/bridge/models/conversion/auto_bridge.py": "class AutoBridge:\n"
     '    """Finds the bridge of a model family."""\n',
 }
-_CHANGED: Mapping[str, str] = {"docs/changes.md": "# Changes\n\n- Megatron-LM: the submodule moved on.\n"}
+_CHANGED: Mapping[str, str] = {
+    "pyproject.toml": _PYPROJECT.format("5.12"),
+    "docs/changes.md": "# Changes\n\n- transformers 5.12 is needed.\n",
+}
 _SUBMODULE = "3rdparty/Megatron-LM"
-_OLD_CORE = "0f1e2d3c4b5a69788796a5b4c3d2e1f00112233a"
-_NEW_CORE = "2a75ac12c54ba6a42b34024756820bf819a2e25f"
+_CORE = "2a75ac12c54ba6a42b34024756820bf819a2e25f"
 _LIMITS = GitLimits(time_s=60)
 _AUTHOR = {
     "GIT_AUTHOR_NAME": "demo",
@@ -50,18 +53,18 @@ def build_demo_repository(path: Path) -> DemoRepository:
     """Make the repository in a new folder; OSError or GitFailedError when the disk or git fails."""
     path.mkdir(parents=True)
     _git(path, "init", "--quiet", "--initial-branch=main")
-    base = _commit(path, _FILES, _OLD_CORE, "Start the bridge")
-    head = _commit(path, _CHANGED, _NEW_CORE, "Bump the Megatron-LM submodule")
+    base = _commit(path, _FILES, "Start the bridge")
+    head = _commit(path, _CHANGED, "Need transformers 5.12")
     return DemoRepository(path, base, head)
 
 
-def _commit(path: Path, files: Mapping[str, str], core: str, subject: str) -> str:
+def _commit(path: Path, files: Mapping[str, str], subject: str) -> str:
     for name, text in files.items():
         target = path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
         _git(path, "add", "--", name)
-    _git(path, "update-index", "--add", "--cacheinfo", f"160000,{core},{_SUBMODULE}")
+    _git(path, "update-index", "--add", "--cacheinfo", f"160000,{_CORE},{_SUBMODULE}")
     _git(path, "commit", "--quiet", "--no-verify", "--message", subject)
     return _git(path, "rev-parse", "HEAD").strip()
 
