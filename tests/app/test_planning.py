@@ -27,6 +27,7 @@ from verl_e2e.core.model.execution import ExecutionMaps
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.plan_document import plan_json
+from verl_e2e.core.plan.policy import MegatronLm, Policy
 from verl_e2e.core.reach.program import Summary
 from verl_e2e.core.report.plan_text import render_plan_text
 from verl_e2e.core.report.pull_card import reason_blocks
@@ -382,13 +383,21 @@ def test_a_bump_is_compared_where_both_commits_are_at_hand() -> None:
     uses = uses_at(trees, "verl", POLICY.reach, "verl") if POLICY.reach else None
     assert uses is not None
 
-    def planned_with(inner: FakeTrees | None) -> Plan:
-        return Planner(trees, uses, FakeSummaries(), megatron_lm=inner).plan("base", "head", POLICY).plan
+    def planned_with(inner: FakeTrees | None, policy: Policy = POLICY) -> Plan:
+        return Planner(trees, uses, FakeSummaries(), megatron_lm=inner).plan("base", "head", policy).plan
+
+    # The rule is about all but the one function that differs.
+    rule = {"name": "state", "paths": ["optimizer/"], "symbols": ["*", "!step"], "levels": [1], "reason": "it is saved"}
+    named = MegatronLm.model_validate({"rules": [rule]})
+    rules = POLICY.model_copy(update={"megatron_lm": named})
 
     compared = planned_with(FakeTrees(versions))
     assert compared.notes[-1].startswith("Compared Megatron-LM old with new: 1 functions in 1 files differ")
     assert [item.path for item in compared.changed.functions] == [f"3rdparty/Megatron-LM/{path}"]
     assert compared.incomplete == ()
+    # In a partial clone the contents are not here.
+    assert 1 in planned_with(FakeTrees(versions, absent=frozenset({path})), rules).levels
+    assert 1 not in planned_with(FakeTrees(versions), rules).levels
     missing = planned_with(WithoutCommits({}))
     assert any("cannot show both commits" in sentence for sentence in missing.incomplete)
     assert any("moves from old to new" in sentence for sentence in planned_with(None).incomplete)

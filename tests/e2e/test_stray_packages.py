@@ -18,13 +18,10 @@ JOB = ROOT / "bot" / "verl_e2e" / "demo" / "recording" / "job.json"
 # A parent whose `sys.path` begins with the stray packages starts a child with limits, as the service does.
 LIMITED = """
 import sys
-from verl_e2e.adapters.limited import LimitedProcesses, WorkLimits
+from verl_e2e.adapters.limited.processes import _Child
 sys.path.insert(0, {stray!r})
-processes = LimitedProcesses("verl_e2e.adapters.demo_repository:build_demo_repository")
-child = processes._take()
-child._expect_ready()
-print("ready")
-processes.close()
+child = _Child("verl_e2e.adapters.demo_repository:build_demo_repository")
+print(child._receive(60, 1024)[0].value)
 child.end()
 """
 

@@ -58,7 +58,7 @@ def test_a_log_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> N
     assert len(done.stdout.splitlines()) == 2
     missing, image = done.stderr.splitlines()
     assert missing == f"verl-e2e: {tmp_path}/missing.log: there is no such file. Check the path."
-    assert "image.log: this is a PNG image, not a console log." in image
+    assert "image.log: this is a binary file, not a console log." in image
 
 
 def on_a_terminal(*arguments: object) -> str:

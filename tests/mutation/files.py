@@ -47,7 +47,6 @@ def _edits(path: str, text: bytes) -> dict[str, Edit]:
         "attributes in a folder": {f"{folder}/.gitattributes": b"*.py text eol=crlf\n"},
         "submodules": {".gitmodules": b'[submodule "x"]\n\tpath = src\n\turl = https://evil.example/x\n'},
         "build settings": {"setup.cfg": b"[options]\npackage_dir = =evil\n"},
-        "another case": {f"{folder}/{name.upper().replace('.PY', '.py')}": _RAISES},
         "a package of tests inside": {
             f"{folder}/tests/__init__.py": _RAISES,
             path: b"from .tests import *\n" + text

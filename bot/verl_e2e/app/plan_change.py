@@ -304,9 +304,16 @@ class Planner:
         contents = self._megatron_lm.read_objects(
             {blob for path in names for tree in (before, after) if (blob := tree.get(path)) is not None}
         )
-        pairs = {path: tuple(contents.get(tree.get(path, "")) for tree in (before, after)) for path in names}
-        compared = compared_files([(old, new) for old, new in pairs.values()], self._summaries)
-        differences = {path: compared(old, new) for path, (old, new) in pairs.items()}
+        ids = {path: (before.get(path), after.get(path)) for path in names}
+        pairs = {path: (contents.get(old or ""), contents.get(new or "")) for path, (old, new) in ids.items()}
+        compared = compared_files(list(pairs.values()), self._summaries)
+        # A content that is not here, as in a partial clone, is not one that was never there.
+        differences = {
+            path: FileDifference((), ABSENT)
+            if any(blob is not None and content is None for blob, content in zip(ids[path], pairs[path], strict=True))
+            else compared(*pairs[path])
+            for path in names
+        }
         maps = maps_of(policy, self.repository, change.merge_base or change.base)
         return with_bump(effects, differences, maps, (bump.old, bump.new))
 

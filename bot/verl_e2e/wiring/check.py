@@ -108,7 +108,7 @@ def check_here(
         ),
     )
     blobs = {"bridge": bridge, "verl": verl}
-    named = PlanRequest(order.bridge, order.verl, verl_commit, cache=order.cache)
+    named = PlanRequest(order.bridge, order.verl, verl_commit, cache=order.cache, megatron_lm=order.megatron_lm)
     if request.unable:
         say(f"No job is run: {request.unable}.")
     say(READING_VERL)

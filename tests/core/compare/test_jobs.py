@@ -61,11 +61,13 @@ def test_a_job_for_parity_draws_the_same_distinct_samples_over_several_steps() -
 @pytest.mark.parametrize(
     ("wrapper", "equal"),
     [
-        ({"LORA_RANK": "0", **DENSE}, True),
         ({"LORA_RANK": "4", "NUM_GPUS": "2"}, True),
-        # Each tensor rank draws the weights of its part of an adapter.
-        ({"LORA_RANK": "4", **DENSE}, False),
+        ({"LORA_RANK": "0", "NUM_GPUS": "2"}, True),
+        # Each part of a model draws its adapters by itself, and another size of the rollout draws other samples.
+        ({"LORA_RANK": "4", "COMMON_PP": "2"}, False),
+        ({"LORA_RANK": "0", **DENSE}, False),
         ({"LORA_RANK": "4", "COMMON_EP": "2"}, False),
+        ({"LORA_RANK": "0", "INFER_TP": "2"}, False),
     ],
 )
 def test_a_job_begins_with_the_weights_of_its_reference(wrapper: dict[str, str], equal: bool) -> None:

@@ -79,6 +79,17 @@ def test_a_cell_is_judged_by_what_is_newly_wrong(
     assert found.outcome is expected
 
 
+@pytest.mark.parametrize("head", [EXHAUSTED, ERROR, None])
+def test_a_cell_that_the_host_blocks_on_both_sides_was_not_compared(head: CellError | None) -> None:
+    same = {IMPORTS: record(IMPORTS), "a": GOOD}
+    base = {**same, "b": record("b", error=EXHAUSTED)} if head else same
+    after = {**same, "b": record("b", error=head)} if head else same
+    assert judge_rehearsal(base, after, (), asked=("a", "b")).outcome is CellOutcome.BLOCKED
+    # What raises on both sides by itself hides nothing that a run could show.
+    raising = {**same, "b": record("b", error=ERROR)}
+    assert judge_rehearsal(raising, raising, ()).outcome is CellOutcome.EQUAL
+
+
 @pytest.mark.parametrize(("other", "expected"), [(GOOD, CellOutcome.BLOCKED), (BAD, CellOutcome.FAIL)])
 def test_a_cell_that_the_host_blocks_may_hide_a_fault(other: CellRecord, expected: CellOutcome) -> None:
     same, full = record(IMPORTS), record("b", error=EXHAUSTED)

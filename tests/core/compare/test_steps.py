@@ -277,17 +277,8 @@ def test_gradients_that_are_never_averaged_show_at_the_first_step_of_equal_weigh
     assert {metric.compared.metric for metric in later.beyond} == {ACTOR}
 
 
-@pytest.mark.parametrize(
-    ("factor", "ppl", "beyond"),
-    [
-        (1.009, 1.0, False),
-        (1.02, 1.0, True),
-        # A few tokens differ, then all of them.
-        (1.02, 1.0005, True),
-        (1.02, 1.005, False),
-    ],
-)
-def test_the_first_step_decides_alone_where_its_samples_are_alike(factor: float, ppl: float, beyond: bool) -> None:
+@pytest.mark.parametrize(("factor", "ppl", "beyond"), [(1.009, 1.0, False), (1.02, 1.0, True), (1.02, 1.00001, False)])
+def test_the_first_step_decides_alone_where_its_samples_are_the_same(factor: float, ppl: float, beyond: bool) -> None:
     steps = folder_series("level2-unsharded")
     first = changed(steps[:1], actor__grad_norm=factor, rollout_corr__rollout_log_ppl=ppl)
     found = compare_steps((*first, *steps[1:]), steps, equal_start=True)

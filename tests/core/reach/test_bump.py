@@ -9,8 +9,9 @@ from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, Submodul
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ExecutionMaps
 from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.reach.bump import with_bump
+from verl_e2e.core.reach.changed_functions import TouchedFunction
 from verl_e2e.core.reach.diff import compare
-from verl_e2e.core.reach.effects import Effects
+from verl_e2e.core.reach.effects import Effect, Effects, Inside
 
 OLD, NEW = "1" * 40, "2" * 40
 POLICY = load_policy(
@@ -100,6 +101,45 @@ def test_a_job_must_execute_what_it_was_measured_to_enter_and_nothing_else() -> 
     by_job = {job.id: [function.path.rpartition("/")[2] for function in job.changed.functions] for job in found.jobs}
     assert by_job == {"0-lora-ddp": ["model.py"], "1-resume": ["model.py", "adam.py"]}
     assert f"{MEGATRON_LM_FOLDER}: it moves" not in str(found.changed.unread)
+
+
+def test_code_that_one_job_alone_entered_is_for_that_job() -> None:
+    found = bumped(measured(**{"2_vpp": ENTERED[1:]}), **{MODEL: ("1", "2")})
+    by_job = {job.id: len(job.changed.functions) for job in found.jobs}
+    assert by_job == {"0-lora-ddp": 0, "2-dense": 0, "2-vpp": 1}
+
+
+def test_a_job_that_must_execute_code_of_bridge_is_not_satisfied_by_a_bump() -> None:
+    effects = with_bump(
+        Effects(),
+        {"megatron/core/model.py": compare(b"def run():\n    return 1\n", b"def run():\n    return 2\n")},
+        measured(**{"0_lora_ddp": ENTERED}),
+        (OLD, NEW),
+    )
+    path = "src/megatron/bridge/peft/lora.py"
+    (own,) = compare(b"def f():\n    return 1\n", b"def f():\n    return 2\n").functions.changed
+    touched = TouchedFunction(own.model_copy(update={"path": path}), path, "f")
+    inside = Inside((Effect(path, "f", "changed", (frozenset(),), (), sure=True),))
+    both = replace(effects, paths={**effects.paths, path: inside}, functions=(*effects.functions, touched))
+    change = replace(moved(), paths=(*moved().paths, ChangedPath(path, PathStatus.MODIFIED)))
+    (job, *_) = plan(change, POLICY, effects=both).jobs
+    assert [function.path for function in job.changed.functions] == [path]
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        # A default of a class, a new method, the module's own statements, and a new file beside one that runs.
+        ("adam", "class A:\n    x = 1\n", "class A:\n    x = 2\n"),
+        ("adam", "class A:\n    x = 1\n", "class A:\n    x = 1\n\n    def step(self):\n        return 1\n"),
+        ("adam", "x = 1\n", "x = 2\n"),
+        ("new", None, "def run():\n    return 1\n"),
+    ],
+)
+def test_what_takes_part_in_code_that_jobs_enter_counts_as_entered(path: str, before: str | None, after: str) -> None:
+    files = {f"megatron/core/optimizer/{path}.py": compare(before.encode() if before else None, after.encode())}
+    effects = with_bump(Effects(), files, measured(**{"0_lora_ddp": ENTERED}), (OLD, NEW))
+    assert plan(moved(), POLICY, effects=effects).levels == (0, 1)
 
 
 def test_what_was_compared_is_said() -> None:

@@ -37,12 +37,11 @@ def for_parity(job: Job) -> Job:
 def begins_equal(job: Job) -> bool:
     """Whether a job's first step computes on the weights of its unsharded run, and on all samples at once.
 
-    Megatron-LM draws the weights of a new adapter for each tensor rank by itself, so no sharded run begins with those
-    of another.
+    Only with every parallel size 1, so on data-parallel ranks: each part of a sharded model draws its adapters by
+    itself, and another size of the rollout engine draws other samples.
     """
-    wrapper = {**job.site.wrapper, **job.wrapper}
-    sharded = any(wrapper.get(name, "1") != "1" for name in ("COMMON_TP", "COMMON_EP", "COMMON_ETP"))
-    return {*DISTINCT_SAMPLES} <= {*job.overrides} and (wrapper.get("LORA_RANK", "0") == "0" or not sharded)
+    sizes = [value for key, value in job.expected.items() if key.endswith("parallel_size")]
+    return {*DISTINCT_SAMPLES} <= {*job.overrides} and all(size in (1, None) for size in sizes)
 
 
 def unsharded(job: Job) -> Job:

@@ -347,8 +347,11 @@ class CellVerdict:
 
     @property
     def of_the_host(self) -> bool:
-        """Whether the host alone is why one side gave nothing, so that the cell may do something else another time."""
-        return self.outcome is CellOutcome.BLOCKED and None in (self.base_error, self.head_error)
+        """Whether the host is why a side gave nothing, so that the cell may do something else another time."""
+        errors = self.base_error, self.head_error
+        exhausted = any(error is not None and error.type == EXHAUSTED for error in errors)
+        missing = all(error is not None and error.type == _NO_RECORD.type for error in errors)
+        return self.outcome is CellOutcome.BLOCKED and (None in errors or exhausted or missing)
 
     @property
     def raises_at_base(self) -> bool:

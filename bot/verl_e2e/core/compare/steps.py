@@ -210,7 +210,7 @@ class Compared:
     title: str
     same: Tolerance | None
     sampled: Tolerance | None
-    # At the first step of two runs that begin with equal weights; it decides alone, for no step made chance differ yet.
+    # At the first step of two runs with equal weights and the same samples, where it decides alone.
     first: Tolerance | None = None
 
 
@@ -243,8 +243,6 @@ COMPARED: tuple[Compared, ...] = (
 # Below this relative difference of the samples' log perplexity, as the rollout engine itself reports it, the samples
 # of a step are taken to be the same.
 SAME_SAMPLES_WITHIN = 1e-6
-# Below this one, a few tokens differ.
-LIKE_SAMPLES_WITHIN = 1e-3
 DEFAULT_SOURCE = "stated defaults"
 
 
@@ -404,19 +402,19 @@ def compare_steps(
 
     With `narrow` the samples are known to be the same where both runs are healthy, so the narrow tolerances count
     whatever the samples look like. With `equal_start` both runs begin with the same weights and put all samples of
-    the first step into one mini-batch, so that its gradients differ by the order of additions alone.
+    the first step into one mini-batch, so that with the same samples its gradients differ by the order of additions
+    alone.
     """
     # By number, of which the last line counts; step 0 is a validation.
     ours, theirs = ({step.step: step for step in steps if step.step > 0} for steps in (run, reference))
     pairs = [(ours[step], theirs[step]) for step in sorted(ours.keys() & theirs.keys())]
     same = tuple(one.step for one, other in pairs if samples_agree(one.values, other.values))
     narrowed = tuple(one.step for one, _ in pairs) if narrow else same
-    first = [pair for pair in pairs if pair[0].step == 1 and equal_start]
-    like = bool(first) and samples_agree(first[0][0].values, first[0][1].values, LIKE_SAMPLES_WITHIN)
     metrics = tuple(
         found
         for compared in COMPARED
-        if (found := _compare_metric(compared, pairs, narrowed, tolerances, first=like)) is not None
+        if (found := _compare_metric(compared, pairs, narrowed, tolerances, first=equal_start and 1 in same))
+        is not None
     )
     return RunComparison(
         steps=tuple(one.step for one, _ in pairs),
@@ -428,14 +426,12 @@ def compare_steps(
     )
 
 
-def samples_agree(
-    run: Mapping[str, float], reference: Mapping[str, float], within: float = SAME_SAMPLES_WITHIN
-) -> bool:
+def samples_agree(run: Mapping[str, float], reference: Mapping[str, float]) -> bool:
     """Whether two steps drew the same samples, by what the rollout engine says about them."""
     one, other = run.get(SAMPLED_LOG_PPL), reference.get(SAMPLED_LOG_PPL)
     if one is None or other is None:
         return False
-    return abs(one - other) <= within * max(abs(one), abs(other))
+    return abs(one - other) <= SAME_SAMPLES_WITHIN * max(abs(one), abs(other))
 
 
 def _compare_metric(

@@ -6,7 +6,7 @@ from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.policy import Exemption, Family, Policy, Rule, SymbolRule
 from verl_e2e.core.reach.diff import IMPORT_TIME
-from verl_e2e.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_REASON, Effect, Effects
+from verl_e2e.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_REASON, UNREAD, Effect, Effects
 
 # How reasons name the statements of a module that belong to no symbol.
 MODULE_LEVEL = "(module level)"
@@ -114,6 +114,9 @@ def meets(effect: Effect, rule: SymbolRule) -> bool:
         return False
     if rule.paths is not None and not rule.paths.match(effect.path):
         return False
+    if effect.kind == UNREAD:
+        # Any of the path's symbols may differ in any way.
+        return rule.imports is None
     if rule.imports is not None or effect.kind == "imports":
         names = effect.statements[0] if effect.statements else frozenset[str]()
         return effect.kind == "imports" and rule.imports is not None and any(map(rule.imports.match, names))

@@ -137,6 +137,9 @@ class CodePlan:
     def planned(self, job: JobOutline) -> JobOutline:
         """The job with what it is planned to execute."""
         wanted = [touched for touched in self._functions if touched.function.reached and self._is_for(job, touched)]
+        # A bump nearly always has a function that runs, and that says nothing of what else the change touches.
+        own = [touched for touched in wanted if not touched.path.startswith(f"{MEGATRON_LM_FOLDER}/")]
+        wanted = own or wanted
         level = job.variant.level
         asking = {reason.path for reason in self.reasons if reason.level is level}
         unread = {path: why for path, why in self._unread.items() if level in self.asked or path in asking}
@@ -233,6 +236,8 @@ class CodePlan:
         for judged in self.paths:
             if judged.effects and judged.path not in touched:
                 found.setdefault(judged.path, _NO_FUNCTION)
+            elif judged.path == MEGATRON_LM_FOLDER and self.effects and self.effects.bumped:
+                continue
             elif judged.effects is None and not judged.path.endswith(".py"):
                 found.setdefault(judged.path, _NO_SOURCE)
         for path in self.change.paths:
@@ -267,11 +272,8 @@ class CodePlan:
             return True
         # What runs where adapters leave by themselves: such a job merges them and saves nothing.
         if path.startswith(f"{MEGATRON_LM_FOLDER}/"):
-            # A job that was measured without entering it would be Blocked for that.
-            return any(
-                name.startswith(f"{int(variant.level)}-")
-                for name in self._measured.get(touched.path, {}).get(touched.symbol, ())
-            )
+            # A job that does not enter it when it is measured would be Blocked for that.
+            return variant.job_id in self._measured.get(touched.path, {}).get(touched.symbol, ())
         merges = job.has_experts and variant.level is not Level.SAVE_RESUME
         if merges and leaves_by_itself(touched.path, touched.function.symbol):
             return False

@@ -449,6 +449,12 @@ def _why_variant(variant: Variant, paths: tuple[Classified, ...], policy: Policy
 
     A family that lists the feature asks only for a job on a model of its own: another one does not run its files.
     """
+    for effect in (item.effect for path in paths for item in path.effects or ()):
+        measured = [found for job in effect.jobs if (found := variant_named(job)) is not None]
+        level = min((found.level for found in measured), default=None)
+        of_level = [found.job_id for found in measured if found.level is level]
+        if level is not Level.SMOKE and variant.job_id == next(iter(of_level), ""):
+            return f"{_ONLY_MEASURED.format(' and '.join(of_level))}: {effect.symbol}"
     for rule in (rule for path in paths for rule in rules_of(path)):
         if variant.job_id in rule.variants or (variant.feature and variant.feature in rule.features):
             return f"rule {rule.name}: {rule.reason}"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ExecutionMaps
 from verl_e2e.core.reach.changed_functions import TouchedFunction, symbol_of_effect
 from verl_e2e.core.reach.diff import FileDifference
-from verl_e2e.core.reach.effects import UNREACHED, Effect, Effects, Inside
+from verl_e2e.core.reach.effects import UNREACHED, UNREAD, Effect, Effects, Inside
 
 _UNREACHED = "no measured job entered what differs, and no rule of the policy names its place"
 _NO_JOB = "no job was measured with it"
@@ -25,14 +25,21 @@ def with_bump(
     entered = total = 0
     for inner, difference in differences.items():
         path = f"{MEGATRON_LM_FOLDER}/{inner}"
+        # The jobs that entered anything of the file; of one that they do not know, of its folder.
+        known = any(path in item.files for item in maps.maps)
+        near = path if known else f"{path.rpartition('/')[0]}/"
+        any_job = tuple(item.job for item in maps.maps if any(name.startswith(near) for name in item.files))
         if difference.problem:
             # Any of its functions may differ.
-            any_job = tuple(item.job for item in maps.maps if path in item.files)
-            paths[path] = Inside((Effect(path, "", "changed", (), (difference.problem,), sure=False, jobs=any_job),))
+            paths[path] = Inside((Effect(path, "", UNREAD, (), (difference.problem,), sure=False, jobs=any_job),))
             continue
         found = []
+        bodies = {function.symbol for function in difference.functions.changed}
         for change in difference.changes:
             jobs = tuple(item.job for item in maps.entered_by(path, change.symbol))
+            # What is new, and what belongs to a class or module, may take part in whatever else runs there.
+            if not jobs and (change.kind == "added" or change.symbol not in bodies):
+                jobs = any_job
             via = (f"entered by {', '.join(jobs)}" if jobs else _NO_JOB,)
             found.append(Effect(path, change.symbol, change.kind, change.statements, via, sure=bool(jobs), jobs=jobs))
         paths[path] = Inside(tuple(found), UNREACHED, _UNREACHED)
@@ -41,7 +48,9 @@ def with_bump(
             for function in both:
                 reached = bool(maps.entered_by(path, function.symbol))
                 entered += reached and not earlier
-                named = function.model_copy(update={"path": path, "reached": reached})
+                # A job was measured by functions, so it must enter the function and no certain line of it.
+                update = {"path": path, "reached": reached, "lines": (), "excused": ()}
+                named = function.model_copy(update=update)
                 functions.append(TouchedFunction(named, path, symbol_of_effect(function.symbol), bool(earlier)))
     note = (
         f"Compared Megatron-LM {commits[0][:12]} with {commits[1][:12]}: {total} functions in {len(differences)} files "

@@ -50,6 +50,9 @@ def described_error(error):
     at = f"megatron/{last.filename.rpartition('/megatron/')[2]}:{last.lineno}" if last else ""
     text = "".join(traceback.format_exception(error)).splitlines()[-_MOST_LINES:]
     name, words = type(error).__name__, str(error)
+    if name == EXHAUSTED:
+        # A class of the code under test.
+        name = f"{type(error).__module__}.{name}"
     if is_exhausted(error):
         name, words = EXHAUSTED, f"the host had nothing left for it ({name}: {words})"
     return {"type": name, "text": words[:2000], "at": at, "traceback": text}
