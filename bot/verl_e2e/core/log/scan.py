@@ -34,6 +34,15 @@ _ARCHIVES: Final = (
     (0, b"\xfd7zXZ\x00", "an xz file"),
     (0, b"\x28\xb5\x2f\xfd", "a Zstandard file"),
 )
+_GIVE: Final = "Give the console log that the run printed."
+# What begins like a text or an archive and is neither a log nor holds one.
+_OTHERS: Final = (
+    (re.compile(rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff"), "a UTF-32 text", "Save it as UTF-8."),
+    (re.compile(rb"%PDF-"), "a PDF document", _GIVE),
+    # The length of the header comes first, in eight bytes.
+    (re.compile(rb'.{4}\x00{4}\{"', re.DOTALL), "a safetensors file", _GIVE),
+    (re.compile(rb"PK\x03\x04.{26}[^\x00]{0,200}/data\.pkl", re.DOTALL), "a PyTorch checkpoint", _GIVE),
+)
 # A crash or a rotation that truncates leaves runs of zero bytes in a log.
 _ZEROS: Final = re.compile(rb"\x00{32,}")
 _CONTROL: Final = bytes(byte for byte in range(32) if byte not in b"\x00\x07\x08\t\n\x0b\x0c\r\x1b") + b"\x7f"
@@ -52,6 +61,9 @@ class Foreign:
 
 def foreign(head: bytes) -> Foreign | None:
     """What a file is whose first bytes are `head`, None when it may be a console log in any encoding."""
+    for pattern, name, hint in _OTHERS:
+        if pattern.match(head):
+            return Foreign(name, hint)
     for offset, signature, name in _ARCHIVES:
         if head.startswith(signature, offset):
             return Foreign(name, "Unpack it and give the console log that is in it.")
@@ -59,7 +71,7 @@ def foreign(head: bytes) -> Foreign | None:
     rest = b"" if wide_encoding(head) is not None else _ZEROS.sub(b"", head)
     control = len(rest) - len(rest.translate(None, _CONTROL))
     if rest.count(0) > _MOST_ZEROS * len(rest) or control > _MOST_CONTROL * len(rest):
-        return Foreign("a binary file", "Give the console log that the run printed.")
+        return Foreign("a binary file", _GIVE)
     return None
 
 

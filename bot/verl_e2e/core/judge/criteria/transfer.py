@@ -266,7 +266,6 @@ def _export_faults(
 _ENGINE = "actor_rollout_ref.rollout.name"
 # The engine that has hooks.
 _LOOKED_INTO = "vllm"
-_NUMBER = (int, float)
 _SCALES = ("actor_rollout_ref.model.lora.alpha", "actor_rollout_ref.model.lora.rank")
 # How many syncs back a stale copy is looked for.
 _EARLIER = 4
