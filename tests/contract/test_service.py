@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.github_standin.repository import Submodule
 from tests.fakes.github_standin.world import living
 from tests.fakes.prism import proxying
 from tests.stories.conftest import POLICY_FILE, Story, furnish
@@ -24,7 +23,7 @@ def test_prism_lets_a_whole_story_through(tmp_path: Path, node_folder: Path, des
         world.standin.shapes.base = proxy
         with running(world, tmp_path / "service", proxy) as service:
             story = Story(world, service)
-            number = world.open_pull("alice", {"3rdparty/Megatron-LM": Submodule("5" * 40)})
+            number = world.open_pull("alice", {"setup.py": "import setuptools\n"})
             service.settle()
             world.start_run()
             service.settle()
