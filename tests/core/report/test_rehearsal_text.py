@@ -53,6 +53,9 @@ def test_cells_that_the_host_blocks_are_named_and_many_of_one_reason_are_counted
     head = {**base, "cell0": record("cell0", error=full)}
     title = "- Gave nothing on one side for a reason of the host, so rehearse again:"
     assert f"{title} cell0 \\(the host had nothing left\\)" in render_rehearsal(judge_rehearsal(base, head, ()))
+    # Of two errors the host's is named.
+    raising = {**base, "cell0": record("cell0", error=full)}, {**base, "cell0": record("cell0", error=ERROR)}
+    assert f"{title} cell0 \\(the host had nothing left\\)" in render_rehearsal(judge_rehearsal(*raising, ()))
     head = {IMPORTS: record(IMPORTS), **{name: record(name, error=full) for name in names}}
     assert f"{title} 30 cells \\(the host had nothing left\\)" in render_rehearsal(judge_rehearsal(base, head, ()))
 

@@ -346,12 +346,13 @@ class CellVerdict:
     no_model: bool = False
 
     @property
-    def of_the_host(self) -> bool:
-        """Whether the host is why a side gave nothing, so that the cell may do something else another time."""
-        errors = self.base_error, self.head_error
-        exhausted = any(error is not None and error.type == EXHAUSTED for error in errors)
-        missing = all(error is not None and error.type == _NO_RECORD.type for error in errors)
-        return self.outcome is CellOutcome.BLOCKED and (None in errors or exhausted or missing)
+    def host_error(self) -> CellError | None:
+        """Why a side gave nothing that it may give another time: the host's error, or a record that is missing."""
+        if self.outcome is not CellOutcome.BLOCKED:
+            return None
+        errors = [error for error in (self.base_error, self.head_error) if error is not None]
+        missing = len(errors) == 1 or all(error.type == _NO_RECORD.type for error in errors)
+        return next((error for error in errors if error.type == EXHAUSTED), errors[0] if missing else None)
 
     @property
     def raises_at_base(self) -> bool:
@@ -446,9 +447,11 @@ def judge_rehearsal(
     # What the host blocks may hide a fault.
     compared = {cell.outcome for cell in others if cell.outcome is not CellOutcome.BLOCKED}
     shown = compared | ({imported.outcome} - {CellOutcome.BLOCKED})
-    unmeasured = CellOutcome.FAIL not in shown and any(cell.of_the_host for cell in others)
-    blocked = imported.outcome is CellOutcome.BLOCKED or not (compared or imported.outcome is CellOutcome.FAIL)
-    blocked = blocked or unmeasured
+    blocked = (
+        imported.outcome is CellOutcome.BLOCKED
+        or not (compared or imported.outcome is CellOutcome.FAIL)
+        or (CellOutcome.FAIL not in shown and any(cell.host_error for cell in others))
+    )
     outcome = CellOutcome.BLOCKED if blocked else next(outcome for outcome in CellOutcome if outcome in shown)
     record = head.get(IMPORTS)
     libraries = ", ".join(f"{name} {version}" for name, version in record.libraries.items()) if record else ""

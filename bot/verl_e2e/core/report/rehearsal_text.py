@@ -127,12 +127,8 @@ def _before(found: Rehearsal) -> Iterator[str]:
     """What the base has too, which says nothing about the change."""
     failing = [(cell.cell, [item.oracle for item in cell.before_too]) for cell in found.cells]
     blocked = found.of(CellOutcome.BLOCKED)
-    of_base = [(cell.cell, [cell.base_error.type]) for cell in blocked if cell.base_error and not cell.of_the_host]
-    of_host = [
-        (cell.cell, [error.text])
-        for cell in blocked
-        if cell.of_the_host and (error := cell.head_error or cell.base_error)
-    ]
+    of_base = [(cell.cell, [cell.base_error.type]) for cell in blocked if cell.base_error and not cell.host_error]
+    of_host = [(cell.cell, [cell.host_error.text]) for cell in blocked if cell.host_error]
     fixed = [(cell.cell, [item.oracle for item in cell.fixed]) for cell in found.cells]
     for title, cells in (
         ("Fails at the base too", failing),
