@@ -272,6 +272,11 @@ def take_lock(held: ExitStack, file: Path, note: str) -> bool:
     return True
 
 
+def take_first(held: ExitStack, files: Sequence[Path], note: str) -> int | None:
+    """Take the first lock that no one has, and give its place among the files; None where all are taken."""
+    return next((number for number, file in enumerate(files) if take_lock(held, file, note)), None)
+
+
 def write_note(descriptor: int, note: str) -> None:
     """Say in a locked file who holds it."""
     with suppress(OSError):
@@ -404,9 +409,8 @@ def rehearsal_number(environ: Mapping[str, str]) -> Iterator[int]:
     make_folder(folder)
     with ExitStack() as held:
         note = f"rehearsal in process {os.getpid()}"
-        numbers = range(MOST_RUNS_ON_A_HOST)
-        number = next((item for item in numbers if take_lock(held, folder / f"rehearsal.{item}", note)), 0)
-        yield MOST_RUNS_ON_A_HOST + number
+        files = [folder / f"rehearsal.{number}" for number in range(MOST_RUNS_ON_A_HOST)]
+        yield MOST_RUNS_ON_A_HOST + (take_first(held, files, note) or 0)
 
 
 @contextmanager
@@ -498,7 +502,7 @@ def _with_others(
 ) -> HostPlace:
     """A number among the runs that share the host, and GPUs that no other of them has."""
     note = f"job {job.id} in process {os.getpid()}"
-    number = next((number for number, file in enumerate(runs) if take_lock(held, file, note)), None)
+    number = take_first(held, runs, note)
     if number is None:
         return HostPlace(blocked(Check.OTHER_RUNS, f"{len(runs)} runs share this host already", _WAIT))
     others = len(holders(file for file in runs if file != runs[number] and file.exists()))
