@@ -80,9 +80,9 @@ NOT_PINNED = (
 def render_pull_card(target_state: TargetState, steps: Actions) -> str:
     """The comment's Markdown after the actions, the marker first, at most 60,000 characters."""
     blocks = (_head(target_state, steps), _table(steps.standings), *_folds(target_state, steps))
-    room = MAX_CARD - len(MARKER) - 1
+    most = MAX_CARD - len(MARKER) - 1
     whole = fit_blocks(tuple(replace(block, share=_ANY) for block in blocks), _ANY, _CUT)
-    return f"{MARKER}\n{whole if len(whole) <= room else fit_blocks(blocks, room, _CUT)}"
+    return f"{MARKER}\n{whole if len(whole) <= most else fit_blocks(blocks, most, _CUT)}"
 
 
 def _head(target_state: TargetState, steps: Actions) -> TextBlock:

@@ -211,13 +211,13 @@ def fit_blocks(blocks: tuple[TextBlock, ...], limit: int, note: str) -> str:
     """All blocks in at most `limit` characters; one that lost rows ends with `note`, in its own place."""
     text = ""
     for block in blocks:
-        room = min(block.share, limit - len(text))
+        left = min(block.share, limit - len(text))
         shown = _text(block, block.rows)
-        if len(shown) > room:
-            room -= len(_text(block, (note,)))
+        if len(shown) > left:
+            left -= len(_text(block, (note,)))
             ends = accumulate(len(row) + 1 for row in block.rows)
-            kept = [row for row, end in zip(block.rows, ends, strict=True) if end <= room]
-            shown = _text(block, (*kept, note)) if room >= 0 else ""
+            kept = [row for row, end in zip(block.rows, ends, strict=True) if end <= left]
+            shown = _text(block, (*kept, note)) if left >= 0 else ""
         text += shown
     return text
 
