@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from verl_e2e.app.judge_folder import judge_run, write_judgement
-from verl_e2e.app.plan_change import Planned, Planner, explain_targets, plan_target
+from verl_e2e.app.plan_change import Planned, Planner, differences_between, explain_targets, plan_target
 from verl_e2e.config.maps import packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellMap, cell_map, pack_cells, with_outcomes
 from verl_e2e.core.compare.rehearsal import CellOutcome, Observed, ObserveLimits, Rehearsal, judge_rehearsal, observable
@@ -23,7 +23,7 @@ from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict, verdict_json
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ChangedFunction
+from verl_e2e.core.model.execution import ChangedFunction, in_megatron_lm
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import EngineEnd, Recurrence, Result, Stage, of_engine
 from verl_e2e.core.model.record import EndedEvent, Record, read_data
@@ -36,7 +36,6 @@ from verl_e2e.core.pulls.forge import Annotation, Target
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Rehearsed, Run
 from verl_e2e.core.pulls.wanted_jobs import ASKED_OF_RESULT
-from verl_e2e.core.reach.diff import compare
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.core.report.annotations import ChangedSource, annotate, paths_to_read
 from verl_e2e.core.report.rehearsal_text import first_failure, headline, rehearsal_json, render_rehearsal
@@ -147,7 +146,7 @@ def outcome(verdict: Verdict, record: Record) -> Judged:
     """What a verdict on a record comes to for a run."""
     executed, files = record.executed, ""
     if executed is not None and executed.is_whole:
-        paths = [file.path for file in executed.files if not file.path.startswith(f"{MEGATRON_LM_FOLDER}/")]
+        paths = [file.path for file in executed.files if not in_megatron_lm(file.path)]
         files = packed.pack_text("\n".join(sorted(paths)))
     return Judged(
         verdict.result,
@@ -276,13 +275,8 @@ def functions_between(
     trees: SourceTrees, base: str, head: str, below: str = BRIDGE_CODE, prefix: str = ""
 ) -> Iterator[ChangedFunction]:
     """The functions below a folder that differ between two commits, their paths with a prefix."""
-    before, after = trees.tree(base, below), trees.tree(head, below)
-    paths = [path for path in sorted({*before, *after}) if before.get(path) != after.get(path) and path.endswith(".py")]
-    ids = {found for path in paths for side in (before, after) if (found := side.get(path)) is not None}
-    contents = trees.read_objects(ids)
-    for path in paths:
-        sides = (contents.get(before.get(path, "")), contents.get(after.get(path, "")))
-        for function in compare(*sides).functions.changed:
+    for path, difference in differences_between(trees, base, head, below).items():
+        for function in difference.functions.changed:
             yield function.model_copy(update={"path": prefix + path})
 
 

@@ -28,6 +28,7 @@ from verl_e2e.core.judge.related_runs import (
 )
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level
@@ -45,8 +46,6 @@ from verl_e2e.core.report.plan_text import PLANNING, render_plan_text
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
 from verl_e2e.ports import Baselines, ChangeSource, Checkout, Dispatcher, DispatchError, RunFolders
 
-_MEGATRON_LM = "3rdparty/Megatron-LM"
-
 
 @dataclass(frozen=True, slots=True)
 class Checkouts:
@@ -60,9 +59,9 @@ class Checkouts:
         """Megatron-LM at the commit that a commit of Bridge names, None where Bridge's own submodule is used."""
         if self.megatron_lm is None:
             return None
-        found = self.bridge.submodule_commit(commit, _MEGATRON_LM)
+        found = self.bridge.submodule_commit(commit, MEGATRON_LM_FOLDER)
         if found is None:
-            missing = f"{self.bridge.path}: {commit[:12]} has no submodule {_MEGATRON_LM}"
+            missing = f"{self.bridge.path}: {commit[:12]} has no submodule {MEGATRON_LM_FOLDER}"
             raise UserError(f"{missing}; leave --megatron-lm out")
         return Repository(path=str(self.megatron_lm.path.resolve()), commit=found)
 

@@ -143,6 +143,29 @@ _SAMEREQUIREMENTS = Inside(
 _WORD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 
 
+def differences_between(
+    trees: SourceTrees, base: str, head: str, below: str, store: SummaryStore | None = None
+) -> Mapping[str, FileDifference]:
+    """What differs in each Python file below a folder that is not the same in two commits, by its path.
+
+    `store` keeps what was found, where it is given.
+    A content that is not here, as in a partial clone, is not one that was never there: the file could not be compared.
+    """
+    sides = trees.tree(base, below), trees.tree(head, below)
+    names = sorted(path for path in {**sides[0], **sides[1]} if path.endswith(".py"))
+    blobs = {path: (sides[0].get(path), sides[1].get(path)) for path in names}
+    blobs = {path: (old, new) for path, (old, new) in blobs.items() if old != new}
+    contents = trees.read_objects({blob for pair in blobs.values() for blob in pair if blob is not None})
+    pairs = {path: (contents.get(old or ""), contents.get(new or "")) for path, (old, new) in blobs.items()}
+    compared = compare if store is None else compared_files(list(pairs.values()), store)
+    return {
+        path: FileDifference((), ABSENT)
+        if any(blob is not None and contents.get(blob) is None for blob in blobs[path])
+        else compared(*pair)
+        for path, pair in pairs.items()
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A plan with what it rests on; `contract` is empty when reach was not followed."""
@@ -178,6 +201,7 @@ class Planner:
     ) -> None:
         self.repository = repository
         self._megatron_lm = megatron_lm
+        self._bumps: dict[tuple[str, str], Mapping[str, FileDifference]] = {}
         self._today = today
         self._uses = uses
         self._summaries = summaries
@@ -293,29 +317,17 @@ class Planner:
         bump = next(moved, None)
         if self._megatron_lm is None or bump is None or bump.old is None or bump.new is None:
             return effects
+        commits = bump.old, bump.new
         try:
-            before, after = (self._megatron_lm.tree(commit, _MEGATRON_CODE) for commit in (bump.old, bump.new))
+            # The same for a head and for what merging it gives.
+            if commits not in self._bumps:
+                found = differences_between(self._megatron_lm, *commits, _MEGATRON_CODE, self._summaries)
+                self._bumps[commits] = found
         except UserError as error:
             missing = f"The repository that was given for {MEGATRON_LM_FOLDER} cannot show both commits: {error}"
             return replace(effects, incomplete=(*effects.incomplete, missing))
-        names = sorted(
-            path for path in {*before, *after} if path.endswith(".py") and before.get(path) != after.get(path)
-        )
-        contents = self._megatron_lm.read_objects(
-            {blob for path in names for tree in (before, after) if (blob := tree.get(path)) is not None}
-        )
-        ids = {path: (before.get(path), after.get(path)) for path in names}
-        pairs = {path: (contents.get(old or ""), contents.get(new or "")) for path, (old, new) in ids.items()}
-        compared = compared_files(list(pairs.values()), self._summaries)
-        # A content that is not here, as in a partial clone, is not one that was never there.
-        differences = {
-            path: FileDifference((), ABSENT)
-            if any(blob is not None and content is None for blob, content in zip(ids[path], pairs[path], strict=True))
-            else compared(*pairs[path])
-            for path in names
-        }
         maps = maps_of(policy, self.repository, change.merge_base or change.base)
-        return with_bump(effects, differences, maps, (bump.old, bump.new))
+        return with_bump(effects, self._bumps[commits], maps, commits)
 
     def _defects(self, change: Change, policy: Policy) -> tuple[KnownDefect, ...]:
         """The defects of the policy that the code at the head is known to have today."""

@@ -185,15 +185,22 @@ def planner_of(repository: GitRepository, order: PlanRequest, policy: Policy, *r
     if revisions:
         require_package(repository, map(repository.resolve, revisions), policy)
     today = SystemClock().now().date()
-    return Planner(repository, uses_for(order, policy), SummaryCache(order.cache), today, _megatron_lm(order))
+    return Planner(
+        repository,
+        uses_for(order, policy),
+        SummaryCache(order.cache),
+        today,
+        megatron_lm_of(order.repo, order.megatron_lm),
+    )
 
 
-def _megatron_lm(order: PlanRequest) -> GitRepository | None:
-    """Megatron-LM as the user named it, or as it lies in the checkout; None where neither is there."""
-    if order.megatron_lm is not None:
-        return GitRepository(order.megatron_lm)
-    place = order.repo / MEGATRON_LM_FOLDER
-    return GitRepository(place) if (place / ".git").exists() else None
+def megatron_lm_of(repo: Path, named: Path | None) -> GitRepository | None:
+    """Megatron-LM as the user named it, or as a clone of Bridge holds it; None where neither is there."""
+    if named is not None:
+        return GitRepository(named)
+    places = (folder / MEGATRON_LM_FOLDER for folder in (repo, repo / ".git" / "modules", repo / "modules"))
+    held = (path for path in places if (path / ".git").exists() or (path / "objects").is_dir())
+    return next(map(GitRepository, held), None)
 
 
 def uses_for(order: PlanRequest, policy: Policy) -> Uses:

@@ -22,12 +22,11 @@ from verl_e2e.core.compare.rehearsal import (
     observable,
 )
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.execution import ChangedFunction
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ChangedFunction
 from verl_e2e.core.model.jobs import RehearsalJob
 from verl_e2e.git.repository import GitRepository
-from verl_e2e.wiring.planning import policy_of
+from verl_e2e.wiring.planning import megatron_lm_of, policy_of
 
-_SUBMODULE = "3rdparty/Megatron-LM"
 BRIDGE_SOURCES = "src/"
 _BRIDGE_CODE, _MEGATRON_CODE = "src/megatron/", "megatron/"
 
@@ -98,7 +97,7 @@ def tree_runs(
     pins = _pin(bridge, base), _pin(bridge, head)
     changed = [*functions_between(bridge, *commits, _BRIDGE_CODE)]
     if pins[0] != pins[1]:
-        changed += functions_between(megatron, *pins, _MEGATRON_CODE, f"{_SUBMODULE}/")
+        changed += functions_between(megatron, *pins, _MEGATRON_CODE, f"{MEGATRON_LM_FOLDER}/")
     functions: dict[str, tuple[int, ...]] = {}
     for function in observable(changed):
         name = f"{function.path}:{function.symbol}"
@@ -141,17 +140,14 @@ def consumer_imports() -> tuple[Mapping[str, object], ...]:
 
 def _megatron_lm(repo: Path, named_place: Path | None) -> GitRepository:
     """The repository that has Megatron-LM's commits."""
-    candidates = [repo / _SUBMODULE, repo / ".git" / "modules" / _SUBMODULE, repo / "modules" / _SUBMODULE]
-    named = [named_place] if named_place else []
-    for path in (*named, *candidates):
-        if (path / ".git").exists() or (path / "objects").is_dir():
-            return GitRepository(path)
-    raise UserError(f"{repo} has no checkout of {_SUBMODULE}; give a Megatron-LM repository by --megatron-lm")
+    if found := megatron_lm_of(repo, named_place):
+        return found
+    raise UserError(f"{repo} has no checkout of {MEGATRON_LM_FOLDER}; give a Megatron-LM repository by --megatron-lm")
 
 
 def _pin(bridge: GitRepository, commit: str) -> str:
     """The commit of Megatron-LM that a Bridge commit pins."""
-    pin = bridge.submodule_commit(commit, _SUBMODULE)
+    pin = bridge.submodule_commit(commit, MEGATRON_LM_FOLDER)
     if pin is None:
-        raise UserError(f"Bridge {commit} has no submodule {_SUBMODULE}; give a commit that has it")
+        raise UserError(f"Bridge {commit} has no submodule {MEGATRON_LM_FOLDER}; give a commit that has it")
     return pin

@@ -19,6 +19,13 @@ from verl_e2e.core.model.settings import Axis, Value
 EXECUTED_FILE = "executed.json"
 # Where Megatron-LM lies in Bridge's checkout; the paths of its files begin so.
 MEGATRON_LM_FOLDER = "3rdparty/Megatron-LM"
+
+
+def in_megatron_lm(path: str) -> bool:
+    """Whether a path of Bridge's tree is one of a file of Megatron-LM."""
+    return path.startswith(f"{MEGATRON_LM_FOLDER}/")
+
+
 # Far beyond any real run; more is left out, and `cut` says so.
 MOST_PROCESSES, MOST_EXECUTED_FILES, MOST_FUNCTIONS_OF_FILE, MOST_LINES_OF_FILE = 512, 8_000, 5_000, 50_000
 

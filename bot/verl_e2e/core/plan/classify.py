@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
+from verl_e2e.core.model.execution import in_megatron_lm
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.policy import Exemption, Family, Policy, Rule, SymbolRule
 from verl_e2e.core.reach.diff import IMPORT_TIME
@@ -100,7 +100,7 @@ def _held(effects: tuple[Effect, ...], policy: Policy) -> tuple[JudgedEffect, ..
     of_reach = policy.reach.rules if policy.reach else ()
     found = []
     for effect in effects:
-        of_bump = effect.path.startswith(f"{MEGATRON_LM_FOLDER}/")
+        of_bump = in_megatron_lm(effect.path)
         rules = policy.megatron_lm.rules if of_bump else of_reach
         judged = JudgedEffect(effect, tuple(rule for rule in rules if meets(effect, rule)))
         if judged.rules or effect.jobs or not (of_bump or effect.kind == "imports"):

@@ -17,6 +17,7 @@ from verl_e2e.core.model.execution import (
     ChangedCode,
     ChangedFunction,
     Side,
+    in_megatron_lm,
 )
 from verl_e2e.core.model.jobs import Patch
 from verl_e2e.core.model.levels import Level
@@ -138,7 +139,7 @@ class CodePlan:
         """The job with what it is planned to execute."""
         wanted = [touched for touched in self._functions if touched.function.reached and self._is_for(job, touched)]
         # A bump nearly always has a function that runs, and that says nothing of what else the change touches.
-        own = [touched for touched in wanted if not touched.path.startswith(f"{MEGATRON_LM_FOLDER}/")]
+        own = [touched for touched in wanted if not in_megatron_lm(touched.path)]
         wanted = own or wanted
         level = job.variant.level
         asking = {reason.path for reason in self.reasons if reason.level is level}
@@ -236,14 +237,14 @@ class CodePlan:
         for judged in self.paths:
             if judged.effects and judged.path not in touched:
                 found.setdefault(judged.path, _NO_FUNCTION)
-            elif judged.path == MEGATRON_LM_FOLDER and self.effects and self.effects.bumped:
-                continue
             elif judged.effects is None and not judged.path.endswith(".py"):
                 found.setdefault(judged.path, _NO_SOURCE)
         for path in self.change.paths:
-            if path.submodule and path.path == MEGATRON_LM_FOLDER and not (self.effects and self.effects.bumped):
+            if path.submodule is not None and path.path == MEGATRON_LM_FOLDER:
                 commits = [(commit or "nothing")[:12] for commit in (path.submodule.old, path.submodule.new)]
                 found[path.path] = f"it moves from {commits[0]} to {commits[1]}, and its functions were not compared"
+        if self.effects is not None and self.effects.bumped:
+            found.pop(MEGATRON_LM_FOLDER, None)
         return {readable(path): reason for path, reason in sorted(found.items())}
 
     @cached_property
@@ -271,7 +272,7 @@ class CodePlan:
         if any(purpose.path == path and purpose.symbol in symbols for purpose in job.purposes):
             return True
         # What runs where adapters leave by themselves: such a job merges them and saves nothing.
-        if path.startswith(f"{MEGATRON_LM_FOLDER}/"):
+        if in_megatron_lm(path):
             # A job that does not enter it when it is measured would be Blocked for that.
             return variant.job_id in self._measured.get(touched.path, {}).get(touched.symbol, ())
         merges = job.has_experts and variant.level is not Level.SAVE_RESUME

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.model.change import Change, ChangedPath, on_one_line, readable
-from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_CODE, ChangedCode
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_CODE, ChangedCode, in_megatron_lm
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.space import DATA_PARALLEL, POINTS, VARIANTS, name_of, variant_named, variants_of
@@ -31,7 +31,7 @@ from verl_e2e.core.plan.outline import JobOutline as JobOutline
 from verl_e2e.core.plan.outline import TimedJob, minutes_to_answer, with_obstacles
 from verl_e2e.core.plan.policy import Family, Policy, Rule, SymbolRule
 from verl_e2e.core.reach.diff import IMPORT_TIME
-from verl_e2e.core.reach.effects import Effects, LookedAt
+from verl_e2e.core.reach.effects import Effect, Effects, LookedAt
 
 _SHOWN_RULES = 12
 
@@ -122,7 +122,6 @@ _OFF = "switched off by the policy, though the change asks for it: {}"
 _STANDS_IN = "in place of {}, for it takes {} GPUs and a job has {} at most (`most_gpus`): it does not show {}"
 _AT_IMPORT = "it runs when verl imports Bridge"
 _ONLY_MEASURED = "of the jobs that were measured, only {} entered it"
-_INSIDE_BUMP = f"{MEGATRON_LM_FOLDER}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +228,7 @@ def plan(
     """
     asked = tuple(asked)
     off = {item.level: item.reason for item in policy.switched_off if item.level not in asked}
-    of_bump = sorted(path for path in effects.paths if path.startswith(_INSIDE_BUMP)) if effects else ()
+    of_bump = sorted(path for path in effects.paths if in_megatron_lm(path)) if effects else ()
     paths = tuple(classify(name, policy, effects) for name in (*change.names(), *of_bump))
     bumped = bool(effects and effects.bumped)
     if not bumped and any(item.path == MEGATRON_LM_FOLDER and _moves(item) for item in change.paths):
@@ -313,7 +312,7 @@ def _places(paths: tuple[Classified, ...], effects: Effects, measured: Measured)
         for path in paths
         for item in path.effects or ()
     }
-    functions = (item for item in effects.functions if item.path in counted and not item.path.startswith(_INSIDE_BUMP))
+    functions = (item for item in effects.functions if item.path in counted and not in_megatron_lm(item.path))
     return measured_places(functions, measured, effects.lines, words)
 
 
@@ -359,13 +358,17 @@ def _reasons(
     )
 
 
+def _entered_above_level_0(effect: Effect) -> tuple[Variant, ...]:
+    """The measured jobs that entered code of Megatron-LM, where none is of level 0: the lowest has to show it."""
+    found = tuple(variant for job in effect.jobs if (variant := variant_named(job)) is not None)
+    return () if any(variant.level is Level.SMOKE for variant in found) else found
+
+
 def _reasons_of_effects(path: Classified, policy: Policy) -> Iterable[Reason]:
     for item in path.effects or ():
-        # Code of Megatron-LM that no job enters but those of a level above 0 is for the lowest of them to show.
-        measured = [found for job in item.effect.jobs if (found := variant_named(job)) is not None]
-        if measured and (lowest := min(found.level for found in measured)) is not Level.SMOKE:
-            jobs = " and ".join(found.job_id for found in measured)
-            why = _ONLY_MEASURED.format(jobs)
+        if only := _entered_above_level_0(item.effect):
+            why = _ONLY_MEASURED.format(" and ".join(variant.job_id for variant in only))
+            lowest = min(variant.level for variant in only)
             yield Reason(lowest, readable(path.path), why, item.effect.symbol or MODULE_LEVEL, item.effect.via)
         symbol = item.effect.symbol or MODULE_LEVEL
         imported = item.effect.kind == IMPORT_TIME
@@ -450,11 +453,10 @@ def _why_variant(variant: Variant, paths: tuple[Classified, ...], policy: Policy
     A family that lists the feature asks only for a job on a model of its own: another one does not run its files.
     """
     for effect in (item.effect for path in paths for item in path.effects or ()):
-        measured = [found for job in effect.jobs if (found := variant_named(job)) is not None]
-        level = min((found.level for found in measured), default=None)
-        of_level = [found.job_id for found in measured if found.level is level]
-        if level is not Level.SMOKE and variant.job_id == next(iter(of_level), ""):
-            return f"{_ONLY_MEASURED.format(' and '.join(of_level))}: {effect.symbol}"
+        only = _entered_above_level_0(effect)
+        if only and variant is min(only, key=lambda found: found.level):
+            why = _ONLY_MEASURED.format(" and ".join(found.job_id for found in only))
+            return f"{why}: {effect.symbol or MODULE_LEVEL}"
     for rule in (rule for path in paths for rule in rules_of(path)):
         if variant.job_id in rule.variants or (variant.feature and variant.feature in rule.features):
             return f"rule {rule.name}: {rule.reason}"

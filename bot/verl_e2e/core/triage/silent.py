@@ -16,6 +16,7 @@ from itertools import chain
 
 from verl_e2e.core.log.literals import ROLLOUT_FROM_FILE
 from verl_e2e.core.log.printed import lookup, lora_rank, not_finite
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.facts import AskedSetting, Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.settings import WRAPPER, parsed
@@ -323,7 +324,6 @@ _CHECKOUT = re.compile(r"(?:[A-Z]+_)?BRIDGE(?:_\w+)?")
 _INSTALLED = re.compile(r"/(?:site|dist)-packages(?:/|$)")
 _OF_BRIDGE = re.compile(r"(?i)bridge")
 _NAMES = {"megatron.bridge": "Megatron-Bridge", "megatron.core": "Megatron-LM"}
-_SUBMODULE = "3rdparty/Megatron-LM"
 
 
 def other_checkout(facts: LogFacts) -> FoundFault | None:
@@ -341,7 +341,9 @@ def other_checkout(facts: LogFacts) -> FoundFault | None:
     for found in facts.packages:
         # The first entry that is a checkout of the package.
         of_core = found.package == "megatron.core"
-        checkouts = (row for row in entries if (row[0].endswith(_SUBMODULE) if of_core else _is_bridge(row[0], names)))
+        checkouts = (
+            row for row in entries if (row[0].endswith(MEGATRON_LM_FOLDER) if of_core else _is_bridge(row[0], names))
+        )
         asked = next(checkouts, None)
         known = (found.package, found.actor) in local or (found.traced and not _INSTALLED.search(found.root))
         if asked is not None and not known:
@@ -360,14 +362,14 @@ def _entries(setting: AskedSetting) -> Iterator[str]:
         yield from (posixpath.normpath(entry) for entry in value.split(":") if entry)
     elif _CHECKOUT.fullmatch(setting.name) and not setting.override and value.startswith(("/", "~", "$")):
         root = posixpath.normpath(value)
-        yield from (root, f"{root}/src", f"{root}/{_SUBMODULE}")
+        yield from (root, f"{root}/src", f"{root}/{MEGATRON_LM_FOLDER}")
 
 
 def _is_bridge(entry: str, others: set[str]) -> bool:
-    if _INSTALLED.search(entry) or entry.endswith(_SUBMODULE):
+    if _INSTALLED.search(entry) or entry.endswith(MEGATRON_LM_FOLDER):
         return False
     parent, _, last = entry.rpartition("/")
-    if last == "src" and f"{parent}/{_SUBMODULE}" in others:
+    if last == "src" and f"{parent}/{MEGATRON_LM_FOLDER}" in others:
         return True
     return bool(_OF_BRIDGE.search(last) or (last == "src" and _OF_BRIDGE.search(parent.rpartition("/")[2])))
 
