@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, TypeVar
 
 import requests
@@ -86,12 +87,17 @@ class RayClient:
             return str(self._ask(lambda client: client.get_job_logs(name)))[-_LOG_CHARS:]
         return ""
 
+    @cached_property
+    def _client(self) -> _Client:
+        # A new one asks for the server's version first.
+        if named := next((name for name in _LEADS_ELSEWHERE if self.environ.get(name)), ""):
+            what = f"{named} is set, and Ray's client would go there instead of to {self.address}"
+            raise BackendError(f"{what}; unset it for the service")
+        return _Client(self.address, headers=self.headers, verify=self.verify, time_s=self.time_s)
+
     def _ask(self, question: Callable[[_Client], _Answer]) -> _Answer:
         try:
-            if named := next((name for name in _LEADS_ELSEWHERE if self.environ.get(name)), ""):
-                what = f"{named} is set, and Ray's client would go there instead of to {self.address}"
-                raise BackendError(f"{what}; unset it for the service")
-            return question(_Client(self.address, headers=self.headers, verify=self.verify, time_s=self.time_s))
+            return question(self._client)
         except AuthenticationError:
             what = f"Ray at {self.address} does not accept who we are"
             raise BackendError(f"{what}; write the header with its token into VERL_E2E_RAY_HEADERS_FILE") from None
