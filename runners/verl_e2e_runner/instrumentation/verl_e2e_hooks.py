@@ -258,9 +258,9 @@ def update_weights_from_ipc(call):
     if not is_read(number):
         yield
         return
-    torch, model, ranks = sys.modules["torch"], worker.model_runner.model, _ranks()
+    torch, ranks = sys.modules["torch"], _ranks()
     # All tensor-parallel ranks of the engine together make the choice of the whole model.
-    size = size_of(parameter for _, parameter in model.named_parameters())
+    size = size_of(parameter for _, parameter in worker.model_runner.model.named_parameters())
     sample = Sample(size * ranks.get("tensor_size", 1))
     received = _inside.received = Snapshot(torch, sample)
     try:
@@ -271,6 +271,8 @@ def update_weights_from_ipc(call):
     header = {"model": _ROLLOUT, "ranks": ranks, "number": number, "adapter_only": adapter_only}
     received.close(call.folder, {"point": "received", **header})
     loaded = Snapshot(torch, sample)
+    # The update may have put another model in its place.
+    model = worker.model_runner.model
     loaded.add_all(Held(name, "parameter", tensor) for name, tensor in model.named_parameters())
     if adapter_only:
         _add_adapters(loaded, worker)
