@@ -17,6 +17,7 @@ FILES = (
     (struct.pack("<Q", 90) + b'{"weight":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', "a safetensors file"),
     (b"%PDF-1.7\n1 0 obj\n<< /Type /Catalog >>\n", "a PDF document"),
     ("step:1".encode("utf-32"), "a UTF-32 text"),
+    (b"PK\x03\x04" + bytes(26) + b"run.log" + b" it read /data.pkl", "a zip archive"),
     (b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00", "a binary file"),
     (b"\x89PNG\r\n\x1a\n" + NOISE, "a binary file"),
     (b"\x80\x04" + pickle.dumps({"a": 1})[2:], "a binary file"),

@@ -40,8 +40,8 @@ _OTHERS: Final = (
     (re.compile(rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff"), "a UTF-32 text", "Save it as UTF-8."),
     (re.compile(rb"%PDF-"), "a PDF document", _GIVE),
     # The length of the header comes first, in eight bytes.
-    (re.compile(rb'.{4}\x00{4}\{"', re.DOTALL), "a safetensors file", _GIVE),
-    (re.compile(rb"PK\x03\x04.{26}[^\x00]{0,200}/data\.pkl", re.DOTALL), "a PyTorch checkpoint", _GIVE),
+    (re.compile(rb'(?!\x00{4}).{4}\x00{4}\{"', re.DOTALL), "a safetensors file", _GIVE),
+    (re.compile(rb"PK\x03\x04.{26}[\w.-]{1,100}/data\.pkl", re.DOTALL), "a PyTorch checkpoint", _GIVE),
 )
 # A crash or a rotation that truncates leaves runs of zero bytes in a log.
 _ZEROS: Final = re.compile(rb"\x00{32,}")
