@@ -15,10 +15,11 @@ from tests.runners.world import World, make_world
 
 RUN = ROOT / "tests/fixtures/runs/level2-dense"
 NEEDED = "jobs run on Linux alone, for they need namespaces of bubblewrap"
-# psutil and sysconfig look at the system once, when they are first used, and have no other one here.
+# psutil and sysconfig look at the system once, when they are first used, and have no other one here; nor has the ctypes
+# of Debian's Python.
 ELSEWHERE = """
 import fcntl, os, platform, resource, select, signal, sys, sysconfig
-import psutil, subprocess
+import ctypes.util, psutil, subprocess
 sysconfig.get_config_vars()
 for module, names in (
     (os, ("pidfd_open", "sched_getaffinity", "memfd_create", "eventfd", "getxattr", "copy_file_range", "setns")),
