@@ -85,6 +85,9 @@ def test_a_cell_that_the_host_blocks_on_both_sides_was_not_compared(head: CellEr
     base = {**same, "b": record("b", error=EXHAUSTED)} if head else same
     after = {**same, "b": record("b", error=head)} if head else same
     assert judge_rehearsal(base, after, (), asked=("a", "b")).outcome is CellOutcome.BLOCKED
+    # The base was cut off before the cell that raises at the head.
+    cut = judge_rehearsal(same, {**same, "b": record("b", error=ERROR)}, (), asked=("a", "b"))
+    assert cut.outcome is CellOutcome.BLOCKED
     # What raises on both sides by itself hides nothing that a run could show.
     raising = {**same, "b": record("b", error=ERROR)}
     assert judge_rehearsal(raising, raising, ()).outcome is CellOutcome.EQUAL

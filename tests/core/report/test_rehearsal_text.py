@@ -51,7 +51,7 @@ def test_cells_that_the_host_blocks_are_named_and_many_of_one_reason_are_counted
     base = {IMPORTS: record(IMPORTS), **{name: record(name) for name in names}}
     full = {"type": "Exhausted", "text": "the host had nothing left", "at": ""}
     head = {**base, "cell0": record("cell0", error=full)}
-    title = "- Gave nothing on one side for a reason of the host, so rehearse again:"
+    title = "- Gave nothing to compare for a reason of the host, so rehearse again:"
     assert f"{title} cell0 \\(the host had nothing left\\)" in render_rehearsal(judge_rehearsal(base, head, ()))
     # Of two errors the host's is named.
     raising = {**base, "cell0": record("cell0", error=full)}, {**base, "cell0": record("cell0", error=ERROR)}

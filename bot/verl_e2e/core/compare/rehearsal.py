@@ -351,7 +351,7 @@ class CellVerdict:
         if self.outcome is not CellOutcome.BLOCKED:
             return None
         errors = [error for error in (self.base_error, self.head_error) if error is not None]
-        missing = len(errors) == 1 or all(error.type == _NO_RECORD.type for error in errors)
+        missing = len(errors) == 1 or any(error.type == _NO_RECORD.type for error in errors)
         return next((error for error in errors if error.type == EXHAUSTED), errors[0] if missing else None)
 
     @property

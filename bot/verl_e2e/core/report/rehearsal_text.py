@@ -133,7 +133,7 @@ def _before(found: Rehearsal) -> Iterator[str]:
     for title, cells in (
         ("Fails at the base too", failing),
         ("Does not run at the base, so nothing was compared", of_base),
-        ("Gave nothing on one side for a reason of the host, so rehearse again", of_host),
+        ("Gave nothing to compare for a reason of the host, so rehearse again", of_host),
         ("Fails at the base and no longer at the head", fixed),
     ):
         by_reason: dict[str, list[str]] = {}
