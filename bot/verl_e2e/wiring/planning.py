@@ -190,11 +190,11 @@ def planner_of(repository: GitRepository, order: PlanRequest, policy: Policy, *r
         uses_for(order, policy),
         SummaryCache(order.cache),
         today,
-        megatron_lm_of(order.repo, order.megatron_lm),
+        find_megatron_lm(order.repo, order.megatron_lm),
     )
 
 
-def megatron_lm_of(repo: Path, named: Path | None) -> GitRepository | None:
+def find_megatron_lm(repo: Path, named: Path | None) -> GitRepository | None:
     """Megatron-LM as the user named it, or as a clone of Bridge holds it; None where neither is there."""
     if named is not None:
         return GitRepository(named)

@@ -25,7 +25,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ChangedFunction
 from verl_e2e.core.model.jobs import RehearsalJob
 from verl_e2e.git.repository import GitRepository
-from verl_e2e.wiring.planning import megatron_lm_of, policy_of
+from verl_e2e.wiring.planning import find_megatron_lm, policy_of
 
 BRIDGE_SOURCES = "src/"
 _BRIDGE_CODE, _MEGATRON_CODE = "src/megatron/", "megatron/"
@@ -140,7 +140,7 @@ def consumer_imports() -> tuple[Mapping[str, object], ...]:
 
 def _megatron_lm(repo: Path, named_place: Path | None) -> GitRepository:
     """The repository that has Megatron-LM's commits."""
-    if found := megatron_lm_of(repo, named_place):
+    if found := find_megatron_lm(repo, named_place):
         return found
     raise UserError(f"{repo} has no checkout of {MEGATRON_LM_FOLDER}; give a Megatron-LM repository by --megatron-lm")
 

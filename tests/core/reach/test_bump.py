@@ -6,7 +6,7 @@ import pytest
 
 from verl_e2e.config import load_policy
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
-from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ExecutionMaps
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, Excuse, ExcusedLines, ExecutionMaps
 from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.reach.bump import with_bump
 from verl_e2e.core.reach.changed_functions import TouchedFunction
@@ -93,6 +93,9 @@ def test_code_that_only_higher_levels_entered_asks_for_the_lowest_of_them() -> N
     found = bumped(maps, **{MODEL: ("1", "2")})
     assert found.levels == (0, 1)
     assert "only 1-resume and 2-cp entered it" in found.reasons[-1].reason
+    # A derived job tells the level where no named one entered the code.
+    derived = bumped(measured(**{"2_ep2_qwen3_moe": ENTERED}), **{MODEL: ("1", "2")})
+    assert (derived.levels, "only 2-ep2-qwen3-moe entered it" in derived.reasons[-1].reason) == ((0, 2), True)
 
 
 def test_a_job_must_execute_what_it_was_measured_to_enter_and_nothing_else() -> None:
@@ -109,7 +112,27 @@ def test_code_that_one_job_alone_entered_is_for_that_job() -> None:
     assert by_job == {"0-lora-ddp": 0, "2-dense": 0, "2-vpp": 1}
 
 
-def test_a_job_that_must_execute_code_of_bridge_is_not_satisfied_by_a_bump() -> None:
+def test_a_job_is_asked_for_the_function_that_it_entered_and_not_for_one_inside() -> None:
+    sources = (f"class A:\n    def __init__(self):\n        self.f = lambda x: x + {n}\n".encode() for n in (1, 2))
+    own, inner = (f"megatron/core/model.py:A.__init__{rest}" for rest in ("", ".<locals>.<lambda>"))
+    maps = measured(**{"0_lora_ddp": (own,), "1_resume": (own, inner)})
+    effects = with_bump(Effects(), {"megatron/core/model.py": compare(*sources)}, maps, (OLD, NEW))
+    (smoke, *_) = plan(moved(), POLICY, effects=effects).jobs
+    assert smoke.id == "0-lora-ddp"
+    assert not any(function.symbol.endswith("<lambda>") for function in smoke.changed.functions)
+
+
+def test_new_code_beside_what_one_job_entered_was_entered_by_none() -> None:
+    new = b"def run():\n    return 1\n\n\ndef new():\n    return 2\n"
+    differences = {"megatron/core/optimizer/adam.py": compare(b"def run():\n    return 1\n", new)}
+    effects = with_bump(Effects(), differences, measured(**{"2_vpp": ENTERED[:1]}), (OLD, NEW))
+    found = plan(moved(), POLICY, effects=effects)
+    assert [job.id for job in found.jobs] == ["0-lora-ddp", "1-resume"]
+    assert any("beside code that was entered by 2-vpp" in reason.via for reason in found.reasons)
+
+
+@pytest.mark.parametrize(("demanded", "expected"), [(True, "peft/lora.py"), (False, "core/model.py")])
+def test_a_job_that_must_execute_code_of_bridge_is_not_satisfied_by_a_bump(*, demanded: bool, expected: str) -> None:
     effects = with_bump(
         Effects(),
         {"megatron/core/model.py": compare(b"def run():\n    return 1\n", b"def run():\n    return 2\n")},
@@ -118,12 +141,15 @@ def test_a_job_that_must_execute_code_of_bridge_is_not_satisfied_by_a_bump() -> 
     )
     path = "src/megatron/bridge/peft/lora.py"
     (own,) = compare(b"def f():\n    return 1\n", b"def f():\n    return 2\n").functions.changed
-    touched = TouchedFunction(own.model_copy(update={"path": path}), path, "f")
+    # Where nothing but the text of a message differs, a run need not enter it.
+    excused = () if demanded else (ExcusedLines(excuse=next(iter(Excuse)), lines=(2,)),)
+    lines = own.lines if demanded else ()
+    touched = TouchedFunction(own.model_copy(update={"path": path, "lines": lines, "excused": excused}), path, "f")
     inside = Inside((Effect(path, "f", "changed", (frozenset(),), (), sure=True),))
     both = replace(effects, paths={**effects.paths, path: inside}, functions=(*effects.functions, touched))
     change = replace(moved(), paths=(*moved().paths, ChangedPath(path, PathStatus.MODIFIED)))
     (job, *_) = plan(change, POLICY, effects=both).jobs
-    assert [function.path for function in job.changed.functions] == [path]
+    assert [function.path.endswith(expected) for function in job.changed.required] == [True]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +159,10 @@ def test_a_job_that_must_execute_code_of_bridge_is_not_satisfied_by_a_bump() -> 
         ("adam", "class A:\n    x = 1\n", "class A:\n    x = 2\n"),
         ("adam", "class A:\n    x = 1\n", "class A:\n    x = 1\n\n    def step(self):\n        return 1\n"),
         ("adam", "x = 1\n", "x = 2\n"),
+        # Of what an import alone runs: a call, a relative import, and a condition around one.
+        ("adam", "flag.set(True)\n", "flag.set(False)\n"),
+        ("adam", "from .a import x\n", "from .b import x\n"),
+        ("adam", "if HAVE:\n    import a\n", "if HAVE and v > 2:\n    import a\n"),
         ("new", None, "def run():\n    return 1\n"),
     ],
 )
@@ -166,4 +196,6 @@ def test_a_file_that_cannot_be_read_is_judged_by_its_name() -> None:
     broken = compare(b"def run(:\n", b"def run():\n    return 1\n")
     files = {"megatron/core/distributed/fsdp/wrap.py": broken, "megatron/core/optimizer/adam.py": broken}
     maps = measured(**{"0_lora_ddp": ENTERED})
-    assert plan(moved(), POLICY, effects=with_bump(Effects(), files, maps, (OLD, NEW))).levels == (0, 1, 3)
+    found = plan(moved(), POLICY, effects=with_bump(Effects(), files, maps, (OLD, NEW)))
+    assert found.levels == (0, 1, 3)
+    assert sum("could not be compared" in sentence for sentence in found.incomplete) == 2

@@ -103,7 +103,8 @@ def _held(effects: tuple[Effect, ...], policy: Policy) -> tuple[JudgedEffect, ..
         of_bump = in_megatron_lm(effect.path)
         rules = policy.megatron_lm.rules if of_bump else of_reach
         judged = JudgedEffect(effect, tuple(rule for rule in rules if meets(effect, rule)))
-        if judged.rules or effect.jobs or not (of_bump or effect.kind == "imports"):
+        asks = judged.rules or effect.jobs or effect.kind == UNREAD
+        if asks or not (of_bump or effect.kind == "imports"):
             found.append(judged)
     return tuple(found)
 

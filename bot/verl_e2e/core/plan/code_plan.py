@@ -138,9 +138,10 @@ class CodePlan:
     def planned(self, job: JobOutline) -> JobOutline:
         """The job with what it is planned to execute."""
         wanted = [touched for touched in self._functions if touched.function.reached and self._is_for(job, touched)]
-        # A bump nearly always has a function that runs, and that says nothing of what else the change touches.
+        # A bump nearly always has a function that runs, and that says nothing of what Bridge's own code must show.
         own = [touched for touched in wanted if not in_megatron_lm(touched.path)]
-        wanted = own or wanted
+        if any(touched.function.demanded and touched.function.side is Side.HEAD for touched in own):
+            wanted = own
         level = job.variant.level
         asking = {reason.path for reason in self.reasons if reason.level is level}
         unread = {path: why for path, why in self._unread.items() if level in self.asked or path in asking}
@@ -215,12 +216,6 @@ class CodePlan:
         return {rule.name: rule for rule in rules}
 
     @cached_property
-    def _measured(self) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
-        """By path and symbol the jobs that entered code of Megatron-LM when they were measured."""
-        inside = self.effects.paths if self.effects is not None else {}
-        return {path: {effect.symbol: effect.jobs for effect in found.effects} for path, found in inside.items()}
-
-    @cached_property
     def _families(self) -> Mapping[str, frozenset[str]]:
         return {readable(path.path): frozenset(family.name for family in path.families) for path in self.paths}
 
@@ -274,7 +269,8 @@ class CodePlan:
         # What runs where adapters leave by themselves: such a job merges them and saves nothing.
         if in_megatron_lm(path):
             # A job that does not enter it when it is measured would be Blocked for that.
-            return variant.job_id in self._measured.get(touched.path, {}).get(touched.symbol, ())
+            entered = self.effects.entered if self.effects is not None else {}
+            return variant.job_id in entered.get(f"{touched.path}:{touched.function.symbol}", ())
         merges = job.has_experts and variant.level is not Level.SAVE_RESUME
         if merges and leaves_by_itself(touched.path, touched.function.symbol):
             return False

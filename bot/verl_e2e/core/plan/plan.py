@@ -358,17 +358,20 @@ def _reasons(
     )
 
 
-def _entered_above_level_0(effect: Effect) -> tuple[Variant, ...]:
-    """The measured jobs that entered code of Megatron-LM, where none is of level 0: the lowest has to show it."""
-    found = tuple(variant for job in effect.jobs if (variant := variant_named(job)) is not None)
-    return () if any(variant.level is Level.SMOKE for variant in found) else found
+def _level_entered(effect: Effect) -> Level | None:
+    """The lowest level whose jobs entered code of Megatron-LM when they were measured; None where none did.
+
+    A level's named jobs tell it, where one of them did: a derived job shows what no job of its level runs as a rule.
+    """
+    named = [found.level for job in effect.jobs if (found := variant_named(job)) is not None]
+    levels = named or [Level(int(job.partition("-")[0])) for job in effect.jobs]
+    return min(levels) if levels and effect.sure else None
 
 
 def _reasons_of_effects(path: Classified, policy: Policy) -> Iterable[Reason]:
     for item in path.effects or ():
-        if only := _entered_above_level_0(item.effect):
-            why = _ONLY_MEASURED.format(" and ".join(variant.job_id for variant in only))
-            lowest = min(variant.level for variant in only)
+        if (lowest := _level_entered(item.effect)) and lowest is not Level.SMOKE:
+            why = _ONLY_MEASURED.format(" and ".join(item.effect.jobs))
             yield Reason(lowest, readable(path.path), why, item.effect.symbol or MODULE_LEVEL, item.effect.via)
         symbol = item.effect.symbol or MODULE_LEVEL
         imported = item.effect.kind == IMPORT_TIME
@@ -453,10 +456,10 @@ def _why_variant(variant: Variant, paths: tuple[Classified, ...], policy: Policy
     A family that lists the feature asks only for a job on a model of its own: another one does not run its files.
     """
     for effect in (item.effect for path in paths for item in path.effects or ()):
-        only = _entered_above_level_0(effect)
-        if only and variant is min(only, key=lambda found: found.level):
-            why = _ONLY_MEASURED.format(" and ".join(found.job_id for found in only))
-            return f"{why}: {effect.symbol or MODULE_LEVEL}"
+        level = _level_entered(effect)
+        named = (found for job in effect.jobs if (found := variant_named(job)) and found.level is level)
+        if level and level is not Level.SMOKE and variant is next(named, None):
+            return f"{_ONLY_MEASURED.format(' and '.join(effect.jobs))}: {effect.symbol or MODULE_LEVEL}"
     for rule in (rule for path in paths for rule in rules_of(path)):
         if variant.job_id in rule.variants or (variant.feature and variant.feature in rule.features):
             return f"rule {rule.name}: {rule.reason}"

@@ -21,40 +21,56 @@ def with_bump(
     effects: Effects, differences: Mapping[str, FileDifference], maps: ExecutionMaps, commits: tuple[str, str]
 ) -> Effects:
     """The effects with those of a bump; `differences` are those of its files, by the path in Megatron-LM."""
-    paths, functions = dict(effects.paths), list(effects.functions)
-    entered = total = 0
+    paths, unread, functions = dict(effects.paths), dict(effects.unread), list(effects.functions)
+    entered: dict[str, tuple[str, ...]] = {}
     for inner, difference in differences.items():
         path = f"{MEGATRON_LM_FOLDER}/{inner}"
         # The jobs that entered anything of the file; of one that they do not know, of its folder.
         known = any(path in item.files for item in maps.maps)
         near = path if known else f"{path.rpartition('/')[0]}/"
-        any_job = tuple(item.job for item in maps.maps if any(name.startswith(near) for name in item.files))
+        beside = tuple(item.job for item in maps.maps if any(name.startswith(near) for name in item.files))
         if difference.problem:
             # Any of its functions may differ.
-            paths[path] = Inside((Effect(path, "", UNREAD, (), (difference.problem,), sure=False, jobs=any_job),))
+            unread[path] = difference.problem
+            paths[path] = Inside((Effect(path, "", UNREAD, (), (difference.problem,), sure=False, jobs=beside),))
             continue
         found = []
-        bodies = {function.symbol for function in difference.functions.changed}
-        for change in difference.changes:
-            jobs = tuple(item.job for item in maps.entered_by(path, change.symbol))
+        bodies = {function.symbol for function in difference.functions.changed if function.symbol}
+        symbols = {change.symbol for change in difference.changes}
+        # What only an import runs differs as well, a relative or conditional import among it.
+        imported = (change for change in difference.import_time if change.symbol not in symbols)
+        for change in (*difference.changes, *imported):
+            own = tuple(item.job for item in maps.entered_by(path, change.symbol))
             # What is new, and what belongs to a class or module, may take part in whatever else runs there.
-            if not jobs and (change.kind == "added" or change.symbol not in bodies):
-                jobs = any_job
-            via = (f"entered by {', '.join(jobs)}" if jobs else _NO_JOB,)
-            found.append(Effect(path, change.symbol, change.kind, change.statements, via, sure=bool(jobs), jobs=jobs))
+            joins = change.kind == "added" or change.symbol not in bodies
+            jobs = own or (beside if joins else ())
+            how = "entered by" if own else "beside code that was entered by"
+            via = (f"{how} {', '.join(jobs)}" if jobs else _NO_JOB,)
+            # A rule of Megatron-LM asks about its code in one way, whether an import or a call runs it.
+            kind = "added" if change.kind == "added" else "changed"
+            found.append(Effect(path, change.symbol, kind, change.statements, via, sure=bool(own), jobs=jobs))
         paths[path] = Inside(tuple(found), UNREACHED, _UNREACHED)
-        total += len(difference.functions.changed)
         for earlier, both in enumerate((difference.functions.changed, difference.functions.earlier)):
             for function in both:
-                reached = bool(maps.entered_by(path, function.symbol))
-                entered += reached and not earlier
+                jobs = tuple(item.job for item in maps.entered_by(path, function.symbol))
+                if not earlier:
+                    entered[f"{path}:{function.symbol}"] = jobs
                 # A job was measured by functions, so it must enter the function and no certain line of it.
-                update = {"path": path, "reached": reached, "lines": (), "excused": ()}
+                update = {"path": path, "reached": bool(jobs), "lines": (), "excused": ()}
                 named = function.model_copy(update=update)
                 functions.append(TouchedFunction(named, path, symbol_of_effect(function.symbol), bool(earlier)))
     note = (
-        f"Compared Megatron-LM {commits[0][:12]} with {commits[1][:12]}: {total} functions in {len(differences)} files "
-        f"differ, and measured jobs entered {entered} of them."
+        f"Compared Megatron-LM {commits[0][:12]} with {commits[1][:12]}: {len(entered)} functions in "
+        f"{len(differences)} files differ, and measured jobs entered {sum(map(bool, entered.values()))} of them."
     )
-    notes = (*effects.notes, note)
-    return replace(effects, paths=paths, functions=tuple(functions), notes=notes, bumped=commits)
+    lost = tuple(f"{path} could not be compared: {unread[path]}." for path in unread if path not in effects.unread)
+    return replace(
+        effects,
+        paths=paths,
+        unread=unread,
+        functions=tuple(functions),
+        notes=(*effects.notes, note),
+        incomplete=(*effects.incomplete, *lost),
+        bumped=commits,
+        entered=entered,
+    )

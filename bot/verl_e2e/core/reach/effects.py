@@ -108,6 +108,8 @@ class Effects:
     defects: tuple[KnownDefect, ...] = ()
     # The commits of Megatron-LM that were compared; empty where it does not move or could not be compared.
     bumped: tuple[str, ...] = ()
+    # The jobs that entered each changed function of Megatron-LM when they were measured, by `path:qualified name`.
+    entered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def inside(self, path: str) -> Inside | None:
         """What was found inside a path, None when it was not judged."""
