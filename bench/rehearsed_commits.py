@@ -7,7 +7,8 @@ FILE has rows with a `fix`, as tests/fixtures/plan/fixed-later.json. Those that 
 of models and adapters until there are `--most-fixes`, are taken back at `--head` one at a time, and rehearsed with
 `--head` as the base: what the commit that was fixed later would show today. The last commits that change the sources or
 Megatron-LM are rehearsed each beside the one before, oldest first. So many rehearsals run at a time as there are lanes,
-each with so many workers; what is done is not done again. The tables are `fixes.md` and `last.md`.
+each with so many workers; a lane has a folder of its own, where the records of a commit are used again as the base of
+the next one. What is done is not done again. The tables are `fixes.md` and `last.md`.
 
 `--pack` makes the commits in `--out`/bridge.git alone, packed with all that they need and nothing of the history, to be
 taken to another host as `--bridge` (with `--out` there).
@@ -19,10 +20,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import Queue
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXES = ROOT / "tests" / "fixtures" / "plan" / "fixed-later.json"
@@ -106,31 +109,37 @@ def rehearse(options: argparse.Namespace, base: str, head: str, out: Path, worke
     """The command that rehearses a head beside its base."""
     argv = ["verl-e2e", "rehearse", "--repo", options.made, "--base", base, "--head", head, "--out", out]
     argv += ["--observe-functions", 0, "--workers", workers, "--megatron-lm", options.megatron_lm]
+    argv += [word for pattern in options.only for word in ("--only", pattern)]
     argv += ["--python", options.python, *(("--verl", options.verl) if options.verl else ())]
     return list(map(str, argv))
 
 
-def rehearsed(pair: Pair, options: argparse.Namespace) -> dict[str, object]:
-    """The document of a rehearsal, made or read; one with an `error` where there is none."""
-    kept = options.out / pair.series / f"{pair.name}.json"
+def rehearsed(pair: Pair, options: argparse.Namespace, work: Path) -> dict[str, object]:
+    """The document of a rehearsal, made in `work` or read; one with an `error` where there is none."""
+    kept = options.out / pair.series / f"{pair.name}-{pair.base[:9]}-{pair.head[:9]}.json"
     if not kept.exists():
         kept.parent.mkdir(exist_ok=True)
-        work = options.out / "work" / pair.name
-        # The models are the same for all, and so is the base of the fixes.
-        for shared in ("models", *(("records",) if pair.series == "fixes" else ())):
-            if (options.out / "first" / shared).exists():
-                shutil.copytree(options.out / "first" / shared, work / shared, copy_function=os.link)
-        argv = rehearse(options, pair.base, pair.head, work, options.workers)
-        done = subprocess.run([*argv, "--json"], capture_output=True, text=True, check=False)
-        kept.write_text(done.stdout or json.dumps({"error": done.stderr[-500:]}))
-        shutil.rmtree(work, ignore_errors=True)
+        began = time.monotonic()
+        argv = [*rehearse(options, pair.base, pair.head, work, options.workers), "--json"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        found = json.loads(done.stdout) if done.stdout else {"error": done.stderr[-500:]}
+        kept.write_text(json.dumps({**found, "seconds": round(time.monotonic() - began)}))
     return dict(json.loads(kept.read_text()))
+
+
+def chunks(every: list[Pair], lanes: int) -> list[list[Pair]]:
+    """What a lane does at a time: consecutive commits, each the base of the next; fixes one at a time."""
+    last = [pair for pair in every if pair.series == "last"]
+    long = -(-len(last) // max(1, lanes))
+    return [last[at : at + long] for at in range(0, len(last), long or 1)] + [
+        [pair] for pair in every if pair.series == "fixes"
+    ]
 
 
 def row(pair: Pair, found: dict[str, object]) -> str:
     """A row of the table: the verdict, what failed or differed first, and how much no cell entered."""
     if "error" in found:
-        return f"| {pair.name} | {pair.subject} | none | {' '.join(str(found['error']).split())[-120:]} | |"
+        return row_of(pair, "none", " ".join(str(found["error"]).split())[-120:], "", found["seconds"])
     cells, first = found["cells"], ""
     assert isinstance(cells, list)
     for cell in cells:
@@ -143,7 +152,12 @@ def row(pair: Pair, found: dict[str, object]) -> str:
             first = f"{cell['cell']}: {first}"[:120]
             break
     entered = f"{len(found['unentered'])} of {found['changed']}"  # type: ignore[arg-type]
-    return f"| {pair.name} | {pair.subject.replace('|', '/')} | {found['outcome']} | {first} | {entered} |"
+    return row_of(pair, found["outcome"], first, entered, found["seconds"])
+
+
+def row_of(pair: Pair, *columns: object) -> str:
+    """A row of a Markdown table."""
+    return f"| {' | '.join(str(column).replace('|', '/') for column in (pair.name, pair.subject, *columns))} |"
 
 
 def main() -> None:
@@ -157,6 +171,7 @@ def main() -> None:
     for name, usual in {"most-fixes": 40, "last": 40, "lanes": 1, "workers": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=usual)
     parser.add_argument("--pack", action="store_true")
+    parser.add_argument("--only", action="append", default=[], help="cells, as in `verl-e2e rehearse`: to try this out")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     options.made, listed = options.out / "bridge.git", options.out / "pairs.json"
@@ -172,11 +187,27 @@ def main() -> None:
         base = every[0].base
         argv = rehearse(options, base, base, options.out / "first", options.lanes * options.workers)
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    free: Queue[Path] = Queue()
+    for lane in range(options.lanes):
+        work = options.out / "work" / str(lane)
+        # The models are the same for all, and so is the base of the fixes.
+        if not work.exists():
+            for shared in ("models", "records", "trees"):
+                shutil.copytree(options.out / "first" / shared, work / shared, copy_function=os.link, symlinks=True)
+        free.put(work)
+
+    def of_chunk(chunk: list[Pair]) -> list[tuple[Pair, str]]:
+        work = free.get()
+        try:
+            return [(pair, row(pair, rehearsed(pair, options, work))) for pair in chunk]
+        finally:
+            free.put(work)
+
     with ThreadPoolExecutor(options.lanes) as lanes:
-        rows = list(lanes.map(lambda pair: (pair, row(pair, rehearsed(pair, options))), every))
+        rows = dict(item for found in lanes.map(of_chunk, chunks(every, options.lanes)) for item in found)
     for series in ("fixes", "last"):
-        table = ["| commit | subject | verdict | first | unentered |", "|---|---|---|---|---|"]
-        table += [text for pair, text in rows if pair.series == series]
+        table = ["| commit | subject | verdict | first | unentered | seconds |", "|---|---|---|---|---|---|"]
+        table += [rows[pair] for pair in every if pair.series == series]
         (options.out / f"{series}.md").write_text("\n".join(table) + "\n")
 
 

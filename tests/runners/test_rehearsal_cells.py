@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -119,6 +120,14 @@ def test_entered_lines_and_the_order_of_functions_are_recorded(tmp_path: Path) -
     found = entered.document()
     assert found["functions"] == ["src/code.py:outer", "src/code.py:inner"]
     assert found["lines"] == {"src/code.py": [[1, 4], [7, 10]]}
+
+
+def test_a_record_names_no_folder_of_its_run(tmp_path: Path) -> None:
+    shared = lines_module()
+    shared.PLACES.update({"/a/models": "$MODELS", "/a": "$OUT"})
+    shared.put(tmp_path / "cell.json", {"hf_model_id": "/a/models/qwen3", "/a/b": ["/a"], "kept": "/another"})
+    found = json.loads((tmp_path / "cell.json").read_text())
+    assert found == {"hf_model_id": "$MODELS/qwen3", "$OUT/b": ["$OUT"], "kept": "/another"}
 
 
 def test_the_documented_oracles_are_those_of_the_table() -> None:

@@ -32,7 +32,7 @@ import models
 import stand_in
 import torch
 import transformers
-from shared import EXHAUSTED, Lines, attempted, described_error, is_exhausted, put, ranges
+from shared import EXHAUSTED, PLACES, Lines, attempted, described_error, is_exhausted, put, ranges
 
 # Seconds in which a host may get a process free.
 _FORK_S = 60.0
@@ -41,6 +41,8 @@ _FORK_S = 60.0
 def main():
     request = json.loads(Path(sys.argv[1]).read_text())
     out = Path(request["out"])
+    PLACES.update({request["models"]: "$MODELS", request["out"]: "$OUT"})
+    PLACES.update({root: f"${short.rstrip('/')}" for root, short in request["roots"].items()})
     torch.set_num_threads(1)
     before = process_state()
     entered = Lines(request["roots"])

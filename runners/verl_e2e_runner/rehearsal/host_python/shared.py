@@ -8,6 +8,7 @@ entered nothing new.
 import errno
 import json
 import os
+import re
 import sys
 import traceback
 import typing
@@ -16,6 +17,8 @@ from pathlib import Path
 _MOST_LINES = 400
 # The type of an error that says something of the host alone: it had no process, thread or place for a file left.
 EXHAUSTED = "Exhausted"
+# What stands in documents for folders of this run: a record is compared with those of other trees, hosts and runs.
+PLACES = {}
 
 
 def set_up():
@@ -69,7 +72,10 @@ def is_exhausted(error):
 def put(path, document):
     """Write a JSON file that appears when it is whole."""
     unfinished = path.with_name(f"{path.name}.unfinished")
-    unfinished.write_text(json.dumps(document))
+    text = json.dumps(document)
+    for folder in sorted(PLACES, key=len, reverse=True):
+        text = re.sub(rf"{re.escape(json.dumps(folder)[1:-1])}(?![\w.-])", lambda _, short=PLACES[folder]: short, text)
+    unfinished.write_text(text)
     unfinished.rename(path)
 
 
