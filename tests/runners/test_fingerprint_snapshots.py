@@ -96,6 +96,37 @@ def test_a_model_of_text_alone_leaves_no_line_about_inputs_and_one_that_never_sa
     assert (line.inputs, [tower.training_calls for tower in line.towers]) == ((), [1, 1])
 
 
+PIPELINED = """
+from megatron.core.pipeline_parallel import schedules
+ref = MegatronEngineWithLMHead(forward_only=True)
+for each in engine, ref:
+    each.initialize()
+def step(*micro_batches):
+    ref.forward_backward_batch(1, forward_only=True)
+    engine.forward_backward_batch(9, forward_only=True)
+    print([engine.forward_backward_batch(count) for count in micro_batches])
+    engine.optimizer_step()
+"""
+
+
+def test_the_schedule_of_each_model_is_counted_with_its_micro_batches(out: Path) -> None:
+    code = f"{TRAINER}{PIPELINED}step(3, 2)\nschedules.STAGES = 2\nstep(4)\nschedules.CHUNKS = 2\nstep(6)"
+    assert process(code, out) == process(code, None) == "[[0.5, 0.5, 0.5], [0.5, 0.5]]\n[[]]\n[[]]\n"
+    read(out)
+    rows = [
+        {(use.name.removeprefix("forward_backward_"), use.training): use for use in line.schedules}
+        for line in inputs(out)
+    ]
+    assert [len(row) for row in rows] == [2, 4, 6]
+    first = rows[-1]["no_pipelining", True]
+    assert (first.calls, first.least, first.most) == (2, 2, 3)
+    ahead = rows[-1]["no_pipelining", False]
+    assert (ahead.calls, ahead.least, ahead.most) == (1, 9, 9)
+    assert rows[1]["pipelining_without_interleaving", True].least == 4
+    assert rows[2]["pipelining_with_interleaving", True].most == 6
+    assert {line.model for line in inputs(out)} == {"actor"}
+
+
 def points(snapshots: list[Snapshot]) -> list[tuple[Point, int]]:
     return [(snapshot.point, snapshot.number) for snapshot in snapshots]
 

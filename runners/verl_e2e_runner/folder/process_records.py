@@ -443,7 +443,7 @@ def _parsed(line: bytes) -> Snapshot | HookState | ModelInputs | None:
             texts = [read.target, read.problem]
         case ModelInputs():
             numbers, shapes = [read.t_s], [item.shape for item in read.inputs]
-            texts = [read.model, *(item.name for item in read.inputs)]
+            texts = [read.model, *(item.name for item in read.inputs), *(use.name for use in read.schedules)]
             texts += [text for tower in read.towers for text in (tower.name, tower.type)]
         case Snapshot():
             numbers, shapes = [read.t_s, read.cost_s], [tensor.shape for tensor in read.tensors]

@@ -1,9 +1,9 @@
 """Fingerprints of weights and optimizer state, taken at public methods of verl and Megatron-Bridge.
 
 `watch` is called at the start of every Python process of a run. When one of the modules below has been imported, its
-methods are wrapped: each still does what it did and returns what it returned, and what is read before or after it is
-written as a line into the folder that VERL_E2E_FINGERPRINTS names. A fault of ours is written down too and never
-reaches the run.
+methods and functions are wrapped: each still does what it did and returns what it returned, and what is read before or
+after it is written as a line into the folder that VERL_E2E_FINGERPRINTS names. A fault of ours is written down too and
+never reaches the run.
 
 For each method there is a hook in `verl_e2e_hooks`, a generator: what comes before
 its `yield` happens before the method, what comes after it afterwards, and what it returns, if anything, takes the place
@@ -16,6 +16,8 @@ from collections import namedtuple
 ENGINE = "verl.workers.engine.megatron.transformer_impl"
 BRIDGE = "megatron.bridge.models.conversion.auto_bridge"
 ROLLOUT = "verl.workers.rollout.vllm_rollout.utils"
+SCHEDULES = "megatron.core.pipeline_parallel.schedules"
+# By module the class, none for functions of the module itself, and what of it is wrapped.
 TARGETS = {
     ENGINE: (
         "MegatronEngine",
@@ -23,6 +25,14 @@ TARGETS = {
     ),
     BRIDGE: ("AutoBridge", ("load_hf_weights", "export_hf_weights", "export_adapter_weights")),
     ROLLOUT: ("vLLMColocateWorkerExtension", ("update_weights_from_ipc", "_update_weights")),
+    SCHEDULES: (
+        "",
+        (
+            "forward_backward_no_pipelining",
+            "forward_backward_pipelining_without_interleaving",
+            "forward_backward_pipelining_with_interleaving",
+        ),
+    ),
 }
 
 
@@ -40,9 +50,10 @@ def watch(folder, watch_imports):
                 from verl_e2e_hooks import HOOKS
 
                 class_name, methods = TARGETS[name]
-                owner = getattr(module, class_name, None)
+                owner = getattr(module, class_name, None) if class_name else module
                 for method in methods:
-                    _wrap(owner, method, f"{name}:{class_name}.{method}", folder, HOOKS[method])
+                    target = f"{name}:{class_name}.{method}" if class_name else f"{name}:{method}"
+                    _wrap(owner, method, target, folder, HOOKS[method])
             return result
 
         spec.loader.exec_module = exec_module

@@ -4,7 +4,8 @@ In a trainer, of verl's Megatron engine and of Megatron-Bridge's `AutoBridge`. O
 adapters Bridge's modules hold, with what was asked for. It is counted what the model is given besides text, and how
 often its towers for images and sound run: a tower is the outermost part of the model whose name says so. Nothing is
 read for that but shapes, and nothing is changed. A call counts as training where gradients are recorded, so that a pass
-for log-probabilities alone does not.
+for log-probabilities alone does not. Of Megatron-LM's schedules it is counted which ran, and with how many
+micro-batches.
 
 In the rollout engine, of verl's vLLM worker, for what arrived and was loaded.
 """
@@ -58,8 +59,10 @@ class _Counts:
     """The counts of one engine's model, all its chunks together."""
 
     def __init__(self, chunks):
+        self.chunks = chunks
         self.inputs = {}
         self.towers = {}
+        self.schedules = {}
         for chunk in chunks:
             model = _unwrapped(chunk)
             model.register_forward_pre_hook(self._given, with_kwargs=True)
@@ -72,6 +75,12 @@ class _Counts:
             tensor = kwargs.get(name)
             if sys.modules["torch"].is_tensor(tensor) and tensor.numel():
                 _count(self.inputs.setdefault(name, {"name": name, "shape": list(tensor.shape)[:8], **_NEVER}))
+
+    def ran(self, name, micro_batches, training):
+        never = {"name": name, "training": training, "calls": 0, "least": micro_batches, "most": micro_batches}
+        use = self.schedules.setdefault((name, training), never)
+        use["calls"] += 1
+        use["least"], use["most"] = min(use["least"], micro_batches), max(use["most"], micro_batches)
 
 
 _NEVER = {"calls": 0, "training_calls": 0}
@@ -209,12 +218,22 @@ def optimizer_step(call):
         model.problem = "parameters are gathered after the step (overlap_param_gather): only the optimizer is read"
         model.without_parameters = True
     model.write(call.folder, "optimizer step", optimizer=engine.optimizer)
-    # What the model was given besides text until now; nothing of one that has no tower and got text alone.
+    # What the model was given besides text until now, and how it was run.
     counts, number = _watched.get(engine), next(_passed[model.name, "inputs"])
-    if counts is not None and (counts.inputs or counts.towers) and is_read(number):
+    if counts is not None and is_read(number):
+        lists = {key: list(getattr(counts, key).values()) for key in ("inputs", "towers", "schedules")}
         line = {"kind": "inputs", "model": model.name, "ranks": model.ranks, "number": number, "t_s": now()}
-        lists = {"inputs": list(counts.inputs.values()), "towers": list(counts.towers.values())}
-        write_line(call.folder, {**line, **lists})
+        if any(lists.values()):
+            write_line(call.folder, {**line, **lists})
+
+
+def schedule(call):
+    """Which schedule of Megatron-LM goes over an engine's model, and with how many micro-batches."""
+    chunks, forward_only = call.arguments["model"], call.arguments["forward_only"]
+    counts = next((counts for counts in _watched.values() if counts.chunks[0] is chunks[0]), None)
+    if counts is not None:
+        counts.ran(call.method, call.arguments["num_microbatches"], training=not forward_only)
+    yield
 
 
 def save_checkpoint(call):
@@ -300,6 +319,9 @@ HOOKS = {
     "export_adapter_weights": export,
     "update_weights_from_ipc": update_weights_from_ipc,
     "_update_weights": update_weights,
+    "forward_backward_no_pipelining": schedule,
+    "forward_backward_pipelining_without_interleaving": schedule,
+    "forward_backward_pipelining_with_interleaving": schedule,
 }
 
 

@@ -146,6 +146,26 @@ def test_a_variant_wins_over_the_site_and_the_site_over_the_base() -> None:
     assert job.expected["critic.model.lora.rank"] == 16
 
 
+@pytest.mark.parametrize(
+    ("job_id", "lengths", "tokens"),
+    [
+        ("2-dense", {}, 1024),
+        ("2-vpp", {"MAX_PROMPT_LENGTH": "256", "MAX_RESPONSE_LENGTH": "64"}, 320),
+        ("2-cp", {}, None),
+        ("0-lora-ddp", {}, None),
+    ],
+)
+def test_the_micro_batches_of_a_pipeline_are_as_short_as_verl_takes_them(
+    job_id: str, lengths: dict[str, str], tokens: int | None
+) -> None:
+    variant = variant_named(job_id)
+    assert variant is not None
+    site = DEFAULT.model_copy(update={"wrapper": lengths, "overrides": ("critic.ppo_max_token_len_per_gpu=9000",)})
+    job = build(variant, site)
+    found = [job.expected.get(f"{role}.ppo_max_token_len_per_gpu") for role in ("actor_rollout_ref.actor", "critic")]
+    assert found == ([None, 9000] if tokens is None else [tokens, tokens])
+
+
 def test_an_existing_cluster_is_not_given_a_cpu_count() -> None:
     site = DEFAULT.model_copy(update={"ray_address": "auto"})
     assert not any("num_cpus" in override for override in build(VARIANTS[0], site).overrides)

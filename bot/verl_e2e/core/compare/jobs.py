@@ -114,9 +114,12 @@ _PLACE_OVERRIDE = re.compile(
     r"\+{0,2}(trainer\.(?!n_gpus_per_node|nnodes)|ray_kwargs\.|data\.(train|val)_files|global_profiler\."
     r"|[\w.]*(_offload|gpu_memory_utilization|kv_cache_memory_bytes|num_workers|checkpoint\.[\w.]+|_path)(?==))"
 )
-# What the first rollout and the weights behind it do not depend on: sizes, and rates that only later steps feel.
+# What the first rollout and the weights behind it do not depend on: sizes, how a batch is divided, and rates that only
+# later steps feel.
 _SCALE_VARIABLE = re.compile(r".*_(TP|PP|VPP|CP|EP|ETP)|NUM_GPUS")
-_SCALE_OVERRIDE = re.compile(r"\+{0,2}[\w.]*(parallel_size|\.optim\.lr|n_gpus_per_node|nnodes)=")
+_SCALE_OVERRIDE = re.compile(
+    r"\+{0,2}[\w.]*(parallel_size|\.optim\.lr|n_gpus_per_node|nnodes|ppo_max_token_len_per_gpu)="
+)
 
 
 def probe_digest(job: Job) -> str:

@@ -1,7 +1,7 @@
 """`fingerprints.jsonl`: what the weights and the optimizer's state of each rank were at defined points of a run.
 
-Our instrumentation takes them at public methods of verl and Bridge. One line is a `Snapshot`, a `HookState` or
-`ModelInputs`.
+Our instrumentation takes them at public methods of verl and Bridge, and counts at Megatron-LM's schedules. One line is
+a `Snapshot`, a `HookState` or `ModelInputs`.
 """
 
 from enum import StrEnum
@@ -207,8 +207,22 @@ class Tower(Document):
     training_calls: int = 0
 
 
+class ScheduleUse(Document):
+    """How one of Megatron-LM's schedules went over a model."""
+
+    # The name of its function, as `forward_backward_no_pipelining`.
+    name: str
+    # Whether these passes trained, or went forward alone.
+    training: bool
+    # How many there were.
+    calls: int
+    # The fewest and the most micro-batches of one of them.
+    least: int
+    most: int
+
+
 class ModelInputs(Document):
-    """What a trainer's model was given besides text, from its start to one of its optimizer's steps."""
+    """What a trainer's model was given besides text and how it was run, from its start to a step of its optimizer."""
 
     kind: Literal["inputs"] = "inputs"
     # The phase of the run.
@@ -226,6 +240,8 @@ class ModelInputs(Document):
     inputs: Annotated[tuple[GivenInput, ...], FailFast(), Field(max_length=MOST_INPUTS)] = ()
     # Its towers on this rank, those that never ran too.
     towers: Annotated[tuple[Tower, ...], FailFast(), Field(max_length=MOST_INPUTS)] = ()
+    # The schedules that ran.
+    schedules: Annotated[tuple[ScheduleUse, ...], FailFast(), Field(max_length=MOST_INPUTS)] = ()
 
 
 class Fingerprints(Document):
@@ -235,7 +251,7 @@ class Fingerprints(Document):
     snapshots: Annotated[tuple[Snapshot, ...], FailFast(), Field(max_length=MOST_SNAPSHOTS)] = ()
     # The last state of each hook of each process.
     hooks: tuple[HookState, ...] = ()
-    # What models were given besides text, in the order of time.
+    # What models were given besides text and how they were run, in the order of time.
     inputs: tuple[ModelInputs, ...] = ()
     # Why nothing was recorded, empty where something was.
     problem: str = ""

@@ -19,7 +19,7 @@ from verl_e2e.core.model.jobs import (
 )
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS, node_count
-from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, expected_config, expected_of_overrides
+from verl_e2e.core.model.settings import BASE_WRAPPER, WRAPPER, Axis, expected_config, expected_of_overrides
 from verl_e2e.core.model.synthetic import ModelSizes
 from verl_e2e.core.plan.code_plan import Lines, read_overrides, without_touched
 from verl_e2e.core.plan.outline import JobOutline, Missing
@@ -144,7 +144,8 @@ def build_job(
     chosen_model = sized(wanted if checkpoint else site.checkpoints.get(wanted.model_id, wanted), wrapper)
     of_model = chosen_model.synthetic.overrides if chosen_model.synthetic else ()
     common = common_overrides(site, reward_model=reward_model, gpus_of_node=variant.gpu_count // nodes, nodes=nodes)
-    given = (*common, *site.overrides, *of_level, *of_features, *of_model)
+    of_pipeline = filling(wrapper) if of_wrapper else ()
+    given = (*common, *site.overrides, *of_level, *of_pipeline, *of_features, *of_model)
     overrides = tuple(dict.fromkeys(given))
     expected = expected_of_overrides(overrides)
     if of_wrapper:
@@ -244,6 +245,19 @@ def sizes_for(wrapper: Mapping[str, str], *, least_layers: int = 4, head_size: i
         vocabulary=_multiple(tensor * 128, _VOCABULARY),
         window=128,
     )
+
+
+def filling(wrapper: Mapping[str, str]) -> tuple[str, ...]:
+    """Overrides that fill the stages of a pipeline: micro-batches as short as verl takes them.
+
+    verl fills a micro-batch up to a number of tokens, which must hold the longest sequence. By the wrapper's own number
+    a short mini-batch is one micro-batch, and a pipeline then runs one stage after the other.
+    """
+    if _size(wrapper, "COMMON_PP") == 1:
+        return ()
+    lengths = {name: WRAPPER[name].default or "" for name in ("MAX_PROMPT_LENGTH", "MAX_RESPONSE_LENGTH")}
+    longest = sum(_size({**lengths, **wrapper}, name) for name in lengths)
+    return tuple(f"{role}.ppo_max_token_len_per_gpu={longest}" for role in ("actor_rollout_ref.actor", "critic"))
 
 
 def _size(wrapper: Mapping[str, str], name: str) -> int:

@@ -9,10 +9,11 @@ import pytest
 from tests.core.builders import config_with, make_job
 from tests.core.level_runs import PARALLEL_PIDS, Run, job_of, parallel_log, run_of
 from verl_e2e.core.judge.criteria.basic import requested_config
-from verl_e2e.core.judge.criteria.features import parallel_sizes
+from verl_e2e.core.judge.criteria.features import parallel_sizes, pipeline_schedule
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import LoggedProcess
+from verl_e2e.core.model.fingerprints import Fingerprints, HookState, ModelInputs, ScheduleUse
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.settings import Axis
@@ -208,6 +209,97 @@ def test_each_phase_of_a_save_and_resume_has_the_ranks_of_its_sizes() -> None:
     item = parallel_sizes(saved_and_resumed(world=1).case())
     assert item.state is State.MISSING
     assert item.summary == "in the resume phase 1 of 2 processes say that they built a model"
+
+
+NONE, PLAIN, INTERLEAVED = (
+    f"forward_backward_{name}"
+    for name in ("no_pipelining", "pipelining_without_interleaving", "pipelining_with_interleaving")
+)
+
+
+def ran(name: str, least: int, most: int = 0, *, training: bool = True) -> ScheduleUse:
+    return ScheduleUse(name=name, training=training, calls=2, least=least, most=most or least)
+
+
+def scheduled(variant: str, phase: str = "train", *, problem: str = "", **uses: tuple[ScheduleUse, ...]) -> Run:
+    """A run of the variant in which each model had these schedules."""
+    made = run(variant, **SHAPES[variant])
+    hook = HookState(
+        pid=7, target=f"megatron.core.pipeline_parallel.schedules:{PLAIN}", installed=not problem, problem=problem
+    )
+    lines = tuple(
+        ModelInputs(phase=phase, model=model, pid=7, t_s=1.0, schedules=found) for model, found in uses.items()
+    )
+    found = Fingerprints(hooks=(hook,), inputs=lines)
+    return Run(made.record.model_copy(update={"fingerprints": found}), made.facts)
+
+
+def test_a_pipeline_that_was_full_in_every_training_pass_is_shown() -> None:
+    ahead = ran(NONE, 1, training=False)
+    item = pipeline_schedule(scheduled("dense", actor=(ran(PLAIN, 2, 4), ahead), critic=(ran(PLAIN, 3),)).case())
+    assert (item.state, item.file) == (State.MET, "fingerprints.jsonl")
+    assert item.summary == (f"{PLAIN} over 2 stages (train: actor 2 to 4 micro-batches, train: critic 3 micro-batches)")
+    both = (ran(INTERLEAVED, 2),)
+    assert pipeline_schedule(scheduled("vpp", actor=both, critic=both).case()).state is State.MET
+
+
+FULL = (ran(PLAIN, 4),)
+
+
+@pytest.mark.parametrize(
+    ("variant", "uses", "text"),
+    [
+        (
+            "dense",
+            {"actor": FULL, "critic": (ran(PLAIN, 1, 3),)},
+            "a training pass of the critic in the train phase had 1",
+        ),
+        (
+            "dense",
+            {"actor": (ran(NONE, 4),), "critic": FULL},
+            f"of the actor in the train phase was {NONE}, not {PLAIN}",
+        ),
+        ("dense", {"actor": (*FULL, ran(NONE, 4)), "critic": FULL}, f"was {NONE}, not {PLAIN}"),
+        ("dense", {"actor": (ran(INTERLEAVED, 4),), "critic": FULL}, f"was {INTERLEAVED}, not {PLAIN}"),
+        ("vpp", {"actor": FULL, "critic": FULL}, f"was {PLAIN}, not {INTERLEAVED}"),
+        ("dense", {"actor": FULL}, "no schedule of the critic in the train phase was seen to train"),
+        ("dense", {"actor": (ran(PLAIN, 4, training=False),), "critic": FULL}, "no schedule of the actor"),
+        ("dense", {"phase": "resume", "actor": FULL, "critic": FULL}, "no schedule of the actor in the train phase"),
+        ("dense", {"problem": "it is not there"}, "seen to train (megatron.core.pipeline_parallel.schedules:"),
+    ],
+)
+def test_a_pipeline_that_was_not_full_keeps_a_run_from_passing(variant: str, uses: dict[str, Any], text: str) -> None:
+    made = scheduled(variant, **uses)
+    item = pipeline_schedule(made.case())
+    assert (item.state, text in item.summary) == (State.MISSING, True), item.summary
+    assert made.verdict().result is Result.BLOCKED
+
+
+def test_more_stages_ask_for_more_micro_batches() -> None:
+    made = scheduled("dense", actor=FULL, critic=FULL)
+    job = made.case().job
+    for stages, state in (("4", State.MET), ("8", State.MISSING), ("two", State.MET)):
+        deeper = job.model_copy(update={"wrapper": {**job.wrapper, "COMMON_PP": stages}})
+        case = Run(made.record.model_copy(update={"job": deeper}), made.facts).case()
+        assert pipeline_schedule(case).state is state
+
+
+@pytest.mark.parametrize("recorded", [None, Fingerprints(hooks=(HookState(pid=7, target="x:Y.z", installed=True),))])
+def test_a_folder_from_before_schedules_were_recorded_has_a_limitation(recorded: Fingerprints | None) -> None:
+    made = run("dense", **TP2_PP2)
+    made = Run(made.record.model_copy(update={"fingerprints": recorded}), made.facts)
+    assert pipeline_schedule(made.case()).state is State.WAIVED
+    text = "With which schedule and how many micro-batches a pipeline trained was not recorded."
+    assert text in made.verdict().limitations
+
+
+def test_only_pipelines_ask_for_a_schedule() -> None:
+    asked = {
+        variant
+        for variant, shape in SHAPES.items()
+        if Criterion.PIPELINE_SCHEDULE in {item.criterion for item in run(variant, **shape).verdict().evidence}
+    }
+    assert asked == {"dense", "vpp"}
 
 
 def test_a_job_of_another_level_that_has_sizes_is_judged_by_them() -> None:

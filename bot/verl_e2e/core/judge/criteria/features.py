@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from verl_e2e.core.judge.case import NOT_PRINTED, Case, started_phases
+from verl_e2e.core.judge.case import NOT_PRINTED, Case, planned_phases, started_phases, trained_models
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.invariants import hook_problems
 from verl_e2e.core.log.printed import lookup
@@ -342,6 +342,37 @@ def _sizes_gaps(case: Case, sizes: Mapping[str, Sizes], world: int) -> Iterator[
             if round(ratio) != left:
                 yield f"the token counts are of {round(ratio)} data-parallel ranks, the sizes leave {left}"
             return
+
+
+_SCHEDULE_MODULE = "megatron.core.pipeline_parallel.schedules:"
+
+
+def pipeline_schedule(case: Case) -> Evidence:
+    """Every model trained under a schedule for pipelines, with a micro-batch or more for each stage."""
+    found = case.record.fingerprints
+    if found is None or not any(hook.target.startswith(_SCHEDULE_MODULE) for hook in found.hooks):
+        text = "with which schedule and how many micro-batches a pipeline trained was not recorded"
+        return Evidence(State.WAIVED, text, FINGERPRINTS_FILE)
+    stages, chunks = (case.wrapper.get(name, "1") for name in ("COMMON_PP", "COMMON_VPP"))
+    wanted = f"forward_backward_pipelining_with{'out' if chunks in ('1', 'null') else ''}_interleaving"
+    shown = []
+    for phase in planned_phases(case.job):
+        for model in trained_models(case):
+            lines = [line for line in found.inputs if (line.phase, line.model) == (phase.name, model)]
+            uses = [use for line in lines for use in line.schedules if use.training]
+            of = f"of the {model} in the {phase.name} phase"
+            if not uses:
+                why = f"no schedule {of} was seen to train{hook_problems(found)}"
+                return Evidence(State.MISSING, why, FINGERPRINTS_FILE)
+            other = next((use.name for use in uses if use.name != wanted), "")
+            least, most = min(use.least for use in uses), max(use.most for use in uses)
+            if other or least < (int(stages) if stages.isdecimal() else 0):
+                few = f"a training pass {of} had {least} micro-batch(es) for {stages} stages: the pipeline was not full"
+                what = f"the schedule {of} was {other[:80]}, not {wanted}" if other else few
+                return Evidence(State.MISSING, what, FINGERPRINTS_FILE)
+            shown.append(f"{phase.name}: {model} {least if least == most else f'{least} to {most}'} micro-batches")
+    text = f"{wanted} over {stages} stages ({', '.join(shown)})"
+    return Evidence(State.MET, text, FINGERPRINTS_FILE, 0, text)
 
 
 def _rollout_ranks(case: Case) -> set[int]:

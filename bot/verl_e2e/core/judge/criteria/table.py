@@ -46,6 +46,7 @@ class Criterion(StrEnum):
     EXPORTED_ADAPTERS = "exported_adapters"
     ROLLOUT_WEIGHTS = "rollout_weights"
     PARALLEL_SIZES = "parallel_sizes"
+    PIPELINE_SCHEDULE = "pipeline_schedule"
     PARITY = "parity"
     FSDP_ACTIVE = "fsdp_active"
     FEATURE_ACTIVE = "feature_active"
@@ -321,6 +322,17 @@ CRITERIA: tuple[CriterionRow, ...] = (
         stage=Stage.BRIDGE_PROVIDER,
         key=True,
         quoted=True,
+    ),
+    CriterionRow(
+        Criterion.PIPELINE_SCHEDULE,
+        features.pipeline_schedule,
+        when=lambda case: case.wrapper.get("COMMON_PP", "1") != "1",
+        stage=Stage.TRAIN_STEP,
+        key=True,
+        fix=(
+            "Find out which schedule `get_forward_backward_func` chose and why; of too few micro-batches, lower "
+            "`ppo_max_token_len_per_gpu` of actor and critic."
+        ),
     ),
     CriterionRow(
         Criterion.PARITY,
