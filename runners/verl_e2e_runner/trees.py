@@ -27,7 +27,7 @@ from verl_e2e.core.model.jobs import Job, Patch, Repository, RepositoryOrigin, R
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, RepositoryState
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE, Ordered, takes_token
-from verl_e2e.git.clone import Bounds, Clone, WantedCommit
+from verl_e2e.git.clone import Bounds, Brings, Clone, WantedCommit
 from verl_e2e.git.program import Finished, Git, GitLimits
 from verl_e2e.git.repository import GitError, GitRepository, UnknownRevisionError
 from verl_e2e_runner.process.cage import Cage
@@ -152,7 +152,7 @@ def fetch(job: RunOrder, name: TreeName, commit: str, *, base: Mapping[str, str]
         token=token,
         environ=base,
         credential=TOKEN_VARIABLE,
-        shallow=True,
+        brings=Brings.FILES,
     )
     try:
         if renewed:

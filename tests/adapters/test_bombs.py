@@ -4,11 +4,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.fakes.git_bombs import COMMITS, ENTRY, POLICY_TEXT, Bombs
+from tests.fakes.github_standin.repository import Submodule
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.patience import slowness
 from verl_e2e.adapters.files.caches import SummaryCache
@@ -18,6 +20,8 @@ from verl_e2e.config.maps import packaged_uses
 from verl_e2e.config.policy import load_policy
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.plan.policy import MegatronLm
 from verl_e2e.core.pulls.forge import Pull, PullRef, PullState
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.ports import ForgeError
@@ -85,9 +89,37 @@ def test_an_ordinary_change_is_planned_as_it_is_in_this_process(world: World, an
     assert found == here
 
 
+def test_a_bump_is_compared_by_commits_that_the_service_fetches(world: World, analysis: LimitedAnalysis) -> None:
+    core, path = world.state.add_repository("nvidia/megatron-lm"), "megatron/core/optimizer/optimizer.py"
+    old, new = (
+        core.git.commit("refs/heads/main", {path: f"def step():\n    return {value}\n"}, "c") for value in (1, 2)
+    )
+    rule = {"name": "state", "paths": ["optimizer/"], "levels": [1], "reason": "it is saved"}
+    other = {"name": "shards", "paths": ["fsdp/"], "levels": [3], "reason": "it shards"}
+    place, git = "3rdparty/Megatron-LM", world.repository.git
+    base = git.commit("refs/heads/pinned", {place: Submodule(old)}, "Pin", (git.text("rev-parse", "refs/heads/main"),))
+
+    def planned(commit: str, number: int, site: str = world.url) -> Plan:
+        head = git.commit(f"refs/heads/bump-{number}", {place: Submodule(commit)}, "Bump", (base,))
+        named = MegatronLm.model_validate({"repository": f"{site}/nvidia/megatron-lm", "rules": [rule, other]})
+        pull = replace(pull_of(world, head, number), base_sha=base)
+        return analysis.plan(pull, POLICY.model_copy(update={"megatron_lm": named})).plan
+
+    compared = planned(new, 6)
+    assert ([int(level) for level in compared.levels], compared.incomplete) == ([0, 1], ())
+    assert [item.path for item in compared.changed.functions] == [f"{place}/{path}"]
+    for commit, number, site, passing, why in (
+        ("0123456789" * 4, 7, world.url, False, "no longer has what was asked for"),
+        (new, 8, "http://127.0.0.1:9", True, "it is tried again later"),
+    ):
+        lost = planned(commit, number, site)
+        assert ([int(level) for level in lost.levels], lost.passing) == ([0, 1, 3], passing)
+        assert any(why in sentence for sentence in lost.incomplete), lost.incomplete
+
+
 def test_a_child_gets_no_commit_but_those_of_its_pull_request(world: World, tmp_path: Path) -> None:
     mirrors = Mirrors(tmp_path, world.url)
-    answer = mirrors.answers([pull_of(world, world.repository.git.text("rev-parse", "refs/heads/main"))])
+    answer = mirrors.answers([pull_of(world, world.repository.git.text("rev-parse", "refs/heads/main"))], "")
     for question in (
         ("commits", (("pull/1", "0" * 40, "refs/pull/1/head"),)),
         ("contents", ("--upload-pack=touch /tmp/x",)),

@@ -7,6 +7,7 @@ import pickle
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 
 import psutil
 import pytest
@@ -42,6 +43,10 @@ def run(processes: LimitedProcesses, name: str, argument: object = None, limits:
 def test_a_frozen_value_comes_back_as_it_was(processes: LimitedProcesses) -> None:
     name = b"caf\xe9".decode("utf-8", "surrogateescape")
     assert run(processes, "value", name) == Change("a" * 40, name, None, ())
+
+
+def test_a_day_on_which_a_declared_defect_ends_is_read() -> None:
+    assert loads(dumps((date(2027, 2, 28),))) == (date(2027, 2, 28),)
 
 
 def test_an_enum_comes_back_on_every_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,10 +41,10 @@ LONG = "".join(f"line {number}\n" for number in range(60))
 class Forge:
     """A bare repository behind a server, and a checkout that pushes to it."""
 
-    def __init__(self, server: GitServer) -> None:
+    def __init__(self, server: GitServer, name: str = NAME) -> None:
         self.server = server
-        self.bare = server.root / f"{NAME}.git"
-        self.work = server.root / "work"
+        self.bare = server.root / f"{name}.git"
+        self.work = server.root / f"work of {name.rpartition('/')[2]}"
         self.git("init", "-q", "--bare", "-b", "main", str(self.bare), cwd=server.root)
         self.git("init", "-q", "-b", "main", str(self.work), cwd=server.root)
 
@@ -171,6 +171,78 @@ def test_what_a_merge_makes_is_read_and_asked_of_no_one(forge: Forge, change: Pu
     assert trees.read_blob(merge.commit, "src/both.py") == b"first\n\n\n\n\nsecond\n"
     assert trees.change(base, merge.commit).names() == ("src/both.py",)
     assert both.fetches == fetches
+
+
+def pinned(forge: Forge) -> tuple[str, tuple[str, str]]:
+    """The address of a Megatron-LM, and two of its commits with others before and between them."""
+    core = Forge(forge.server, "NVIDIA/Megatron-LM")
+    core.push("refs/heads/main", {"megatron/core/early.py": "early = 1\n"})
+    old = core.push("refs/heads/main", {"megatron/core/model.py": LONG, "megatron/core/kept.py": LONG})
+    core.push("refs/heads/main", {"megatron/core/between.py": LONG})
+    new = core.push("refs/heads/main", {"megatron/core/model.py": LONG + "last\n"})
+    return f"{forge.server.url}/NVIDIA/Megatron-LM", (old, new)
+
+
+def test_two_commits_of_megatron_lm_come_without_history_and_with_what_differs(forge: Forge, tmp_path: Path) -> None:
+    address, (old, new) = pinned(forge)
+    found = mirrors(forge, tmp_path)
+    trees = found.commits(NAME, address, (old, new))
+    differing = trees.tree(old)["megatron/core/model.py"], trees.tree(new)["megatron/core/model.py"]
+    contents = trees.read_objects(differing)
+    assert [contents[blob] for blob in differing] == [LONG.encode(), (LONG + "last\n").encode()]
+    clone = next((tmp_path / "mirrors").rglob("megatron-lm.trees"))
+    objects = forge.git("cat-file", "--batch-all-objects", "--batch-check=%(objecttype)", cwd=clone).split()
+    assert (objects.count("commit"), objects.count("blob")) == (2, 2)
+    # A second look, and a bump back, ask for nothing.
+    again, fetches = mirrors(forge, tmp_path), forge.server.fetches
+    assert again.commits(NAME, address, (new, old)).read_objects(differing) == contents
+    assert (again.fetches, forge.server.fetches) == (0, fetches)
+
+
+def test_a_commit_that_megatron_lm_does_not_have_is_told_for_good(forge: Forge, tmp_path: Path) -> None:
+    address, (old, _) = pinned(forge)
+    with pytest.raises(ForgeError, match=r"no longer has what was asked for of NVIDIA/Megatron-LM") as message:
+        mirrors(forge, tmp_path).commits(NAME, address, (old, "0123456789" * 4))
+    assert not message.value.passing
+    away = Mirrors(tmp_path / "b", forge.server.url, environ=os.environ)
+    with pytest.raises(ForgeError, match=r"could not be fetched from 127\.0\.0\.1") as message:
+        away.commits(NAME, "http://127.0.0.1:9/NVIDIA/Megatron-LM", (old,))
+    assert message.value.passing
+
+
+def test_the_token_goes_to_megatron_lm_on_the_same_site_alone(forge: Forge, tmp_path: Path) -> None:
+    address, commits = pinned(forge)
+    tokens: list[str] = []
+
+    def token(repository: str) -> str:
+        tokens.append(repository)
+        return TOKEN
+
+    def headers_at(web_url: str, folder: str) -> set[str]:
+        del forge.server.headers[:]
+        Mirrors(tmp_path / folder, web_url, token=token, environ=os.environ).commits(NAME, address, commits)
+        return {header.get("Authorization", "") for header in forge.server.headers}
+
+    assert headers_at("https://github.example", "away") == {""}
+    assert tokens == []
+    assert headers_at(forge.server.url, "own") != {""}
+    assert set(tokens) == {NAME}
+
+
+def test_another_process_may_have_commits_of_the_named_megatron_lm_and_of_no_other(
+    forge: Forge, change: Pull, tmp_path: Path
+) -> None:
+    address, (old, new) = pinned(forge)
+    parent = mirrors(forge, tmp_path)
+    child = Mirrors(tmp_path, forge.server.url, ask=parent.answers([change], address))
+    assert "megatron/core/model.py" in child.commits(NAME, address, (old, new)).tree(new)
+    assert child.changes(change).tree(change.head_sha)
+    with pytest.raises(ValueError, match="may not have"):
+        child.commits(NAME, f"{forge.server.url}/{NAME}", (old,))
+    answer = parent.answers([change], address)
+    for question in (("commits", ((old, old, old),)), (address, ("commits", (("main", "0" * 40, "refs/heads/x"),)))):
+        with pytest.raises(ValueError, match="may not have"):
+            answer(question)
 
 
 def test_a_server_that_gives_tips_only_is_asked_for_the_refs(forge: Forge, change: Pull, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What a stranger wrote takes too much, or ends the service: the pull request says so, and nothing goes on for ever."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from tests.fakes.app import REF, App, passes
 from tests.fakes.trees import sha
 from verl_e2e.app.analysis import DirectAnalysis, Judged
 from verl_e2e.app.plan_change import Planned
+from verl_e2e.app.required_jobs import REPLAN_S
 from verl_e2e.app.runs import MOST_JUDGINGS
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.errors import LimitError
@@ -26,12 +27,15 @@ class Troubled(DirectAnalysis):
     planning: BaseException | None = None
     judging: Exception | None = None
     asked: list[str] = field(default_factory=list)
+    # Not empty: what is planned may be better the next time.
+    passing: list[bool] = field(default_factory=list)
 
     def plan(self, target: Target, policy: Policy, cells: CellMap | None = None) -> Planned:
         self.asked.append("plan")
         if self.planning is not None:
             raise self.planning
-        return DirectAnalysis.plan(self, target, policy, cells)
+        found = DirectAnalysis.plan(self, target, policy, cells)
+        return replace(found, plan=replace(found.plan, passing=bool(self.passing)))
 
     def judge(self, run: Run, folder: Path) -> Judged:
         self.asked.append("judge")
@@ -69,6 +73,24 @@ def test_a_change_that_takes_too_much_closes_its_gate_and_is_not_tried_again() -
     app.push("two")
     handlers.reconciler.reconcile(REF)
     assert own.asked == ["plan", "plan"]
+
+
+def test_a_plan_that_a_server_left_incomplete_is_made_again_after_a_while() -> None:
+    app = App(paths={"src/megatron/bridge/peft/lora.py": "modified"})
+    app.open()
+    handlers, own = troubled(app)
+    own.passing.append(True)
+    assert handlers.reconciler.reconcile(REF) is not None
+    handlers.reconciler.reconcile(REF)
+    assert own.asked == ["plan"]
+    app.clock.pass_s(REPLAN_S + 1)
+    handlers.reconciler.reconcile(REF)
+    assert own.asked == ["plan", "plan"]
+    own.passing.clear()
+    for _ in range(3):
+        app.clock.pass_s(REPLAN_S + 1)
+        handlers.reconciler.reconcile(REF)
+    assert own.asked == ["plan"] * 3
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a fault"), IndexError("tuple index out of range"), RecursionError()])

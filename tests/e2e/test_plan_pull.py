@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.command_server import verl_e2e
 from tests.fakes.github_standin.faults import server_error, used_up
-from tests.fakes.github_standin.repository import Edit, Moved
+from tests.fakes.github_standin.repository import Edit, Moved, Submodule
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
@@ -92,6 +92,48 @@ def test_the_policy_is_that_of_the_base(world: World, tmp_path: Path) -> None:
     done = plan(world, f"{NAME}#{number}", cache=tmp_path / "cache")
     assert done.returncode == 2
     assert "nonsense" in done.stderr
+
+
+def bumped(world: World, address: str) -> tuple[int, str]:
+    """A pull request that moves Megatron-LM to a commit with another optimizer, and a folder of it with both."""
+    packaged = (ROOT / "bot" / "verl_e2e" / "policy" / "megatron-bridge.yml").read_text()
+    policy = packaged.replace("https://github.com/NVIDIA/Megatron-LM", address)
+    core, file = world.state.add_repository("nvidia/megatron-lm").git, "megatron/core/optimizer/clip_grads.py"
+    body = "def clip_grad_by_total_norm_fp32(x):\n    return {}\n"
+    old, new = (core.commit("refs/heads/main", {file: body.format(value)}, "c") for value in ("x", "x + 1"))
+    world.commit({".github/verl-e2e.yml": policy, "3rdparty/Megatron-LM": Submodule(old)})
+    return world.open_pull("ada", {"3rdparty/Megatron-LM": Submodule(new)}), str(core.path)
+
+
+def test_a_bump_of_megatron_lm_is_compared_function_by_function(world: World, tmp_path: Path) -> None:
+    number, core = bumped(world, f"{world.standin.url}/nvidia/megatron-lm")
+    arguments = (f"{NAME}#{number}", "--json")
+    fetched = plan(world, *arguments, cache=tmp_path / "a")
+    document = json.loads(fetched.stdout)
+    assert (document["levels"], document["incomplete"]) == ([0, 2, 5], []), fetched.stderr
+    assert {item["path"] for item in document["changed"]["functions"]} == {
+        "3rdparty/Megatron-LM/megatron/core/optimizer/clip_grads.py"
+    }
+    named = plan(world, *arguments, "--megatron-lm", core, cache=tmp_path / "b")
+    pull = world.pull(number)
+    ends = ("--repo", world.repository.git.path, "--base", pull.base_sha, "--head", pull.head_sha, "--json")
+    of_checkout = plan(world, *ends, cache=tmp_path / "c")
+    assert fetched.stdout == named.stdout == of_checkout.stdout
+    asked = len(world.standin.git.asked)
+    assert plan(world, *ends, cache=tmp_path / "c").stdout == fetched.stdout
+    assert len(world.standin.git.asked) == asked
+
+
+def test_a_bump_whose_commits_cannot_be_fetched_asks_for_every_level_that_a_rule_names(
+    world: World, tmp_path: Path
+) -> None:
+    number, _ = bumped(world, "http://127.0.0.1:9/nvidia/megatron-lm")
+    done = plan(world, f"{NAME}#{number}", "--json", cache=tmp_path / "a")
+    assert json.loads(done.stdout)["levels"] == [0, 1, 2, 3, 4, 5]
+    assert "could not be read: nvidia/megatron-lm could not be fetched from 127.0.0.1" in done.stderr
+    pull = world.pull(number)
+    ends = ("--repo", world.repository.git.path, "--base", pull.base_sha, "--head", pull.head_sha)
+    assert "could not be fetched from 127.0.0.1" in plan(world, *ends, cache=tmp_path / "b").stdout
 
 
 @pytest.mark.parametrize(

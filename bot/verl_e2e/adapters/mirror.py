@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from verl_e2e.core.model.change import Change, Merge
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.pulls.forge import MergeGroup, Pull, Target, repository_of
-from verl_e2e.git.clone import Bounds, Clone, DamagedError, WantedCommit
+from verl_e2e.git.clone import Bounds, Brings, Clone, DamagedError, WantedCommit
 from verl_e2e.git.program import Stop, TooMuchError
 from verl_e2e.git.repository import GitError, GitFailedError, GitRepository, RepositoryError
 from verl_e2e.ports import ForgeError
@@ -51,14 +51,13 @@ class AskingClone(Clone):
         self._ask(("renew", generation))
 
 
-def answer_for(clone: Clone, allowed: Collection[WantedCommit]) -> Callable[[Any], object]:
-    """What answers the questions of an `AskingClone`: it may have these commits, and contents by their ids."""
-    known = {(commit.name, commit.sha, commit.spare): commit for commit in allowed}
+def answer_for(clone: Clone, is_allowed: Callable[[WantedCommit], bool]) -> Callable[[Any], object]:
+    """What answers the questions of an `AskingClone`: it may have allowed commits, and contents by their ids."""
 
     def answer(question: Any) -> object:
         match question:
-            case ("commits", tuple(rows)) if all(row in known for row in rows):
-                clone.bring_commits([known[row] for row in rows])
+            case ("commits", tuple(rows)) if all(map(is_allowed, wanted := [WantedCommit(*row) for row in rows])):
+                clone.bring_commits(wanted)
                 return None
             case ("contents", tuple(ids)) if len(ids) <= _MAX_CONTENTS and all(
                 isinstance(object_id, str) and _ID.fullmatch(object_id) for object_id in ids
@@ -104,7 +103,7 @@ class Mirrors:
         self._environ = environ
         self._ask = ask
         self._lock = threading.Lock()
-        self._clones: dict[str, Clone] = {}
+        self._clones: dict[tuple[str, str], Clone] = {}
 
     @property
     def fetches(self) -> int:
@@ -118,28 +117,61 @@ class Mirrors:
         as_it_stands = isinstance(target, MergeGroup)
         return MirrorTrees(clone, _wanted(target), self._bounds, as_it_stands=as_it_stands)
 
-    def answers(self, targets: Collection[Target]) -> Callable[[Any], object]:
-        """Answers what the mirrors of another process ask, about these targets of one repository and nothing else."""
-        clone = self._clone(repository_of(next(iter(targets))))
-        return answer_for(clone, [commit for target in targets for commit in _wanted(target)])
+    def commits(self, repository: str, address: str, shas: Collection[str]) -> "MirrorTrees":
+        """The trees of commits, by their full SHAs, of the Megatron-LM at an address, without history; ForgeError.
 
-    def _clone(self, repository: str) -> Clone:
-        if not _NAME.fullmatch(repository) or repository.endswith(("/.", "/..")):
+        A token is that for the repository under test, and goes to no other site than that one's.
+        """
+        wanted = [WantedCommit(sha, sha, sha) for sha in shas]
+        return MirrorTrees(self._clone(repository, address), wanted, self._bounds, as_it_stands=True)
+
+    def answers(self, targets: Collection[Target], megatron_lm: str) -> Callable[[Any], object]:
+        """Answers what the mirrors of another process ask: about these targets of one repository, and about commits of
+        Megatron-LM at an address."""
+        repository = repository_of(next(iter(targets)))
+        allowed = {commit for target in targets for commit in _wanted(target)}
+        own = answer_for(self._clone(repository), allowed.__contains__)
+        of_bump = answer_for(self._clone(repository, megatron_lm), _is_by_id)
+
+        def answer(question: Any) -> object:
+            match question:
+                case (address, inner) if address == megatron_lm:
+                    return of_bump(inner)
+                case _:
+                    return own(question)
+
+        return answer
+
+    def _clone(self, repository: str, address: str = "") -> Clone:
+        """The clone of a repository, or the one of the address that its changes pin commits of."""
+        if not address and (not _NAME.fullmatch(repository) or repository.endswith(("/.", "/.."))):
             raise ForgeError(f"{repository!r} is not a repository: write owner/name")
         with self._lock:
-            if repository in self._clones:
-                return self._clones[repository]
-            parts = urlsplit(self._web_url)
+            if (repository, address) in self._clones:
+                return self._clones[repository, address]
+            url = address or f"{self._web_url}/{repository}.git"
+            parts, brings = urlsplit(url), Brings.TREES if address else Brings.HISTORY
             host = f"{parts.hostname}{f'_{parts.port}' if parts.port else ''}"
             # GitHub takes names in any case for the same repository.
-            place = self._folder / "mirrors" / host / f"{repository.lower()}.git"
+            name = parts.path.strip("/").removesuffix(".git").lower()
+            place = self._folder / "mirrors" / host / f"{name}{'.trees' if address else '.git'}"
             if self._ask is not None:
-                clone: Clone = AskingClone(place, self._bounds, self._ask)
+                clone: Clone = AskingClone(place, self._bounds, _asking_of(address, self._ask))
             else:
-                url, token = f"{self._web_url}/{repository}.git", partial(self._token, repository)
-                clone = Clone(place, self._bounds, url=url, token=token, environ=self._environ)
-            self._clones[repository] = clone
+                is_own_site = parts[:2] == urlsplit(self._web_url)[:2]
+                token = partial(self._token, repository) if is_own_site else lambda: None
+                clone = Clone(place, self._bounds, url=url, token=token, environ=self._environ, brings=brings)
+            self._clones[repository, address] = clone
             return clone
+
+
+def _asking_of(address: str, ask: Ask) -> Ask:
+    """Asks about the repository under test, or about the one at an address."""
+    return (lambda question: ask((address, question))) if address else ask
+
+
+def _is_by_id(commit: WantedCommit) -> bool:
+    return _ID.fullmatch(commit.sha) is not None and commit.name == commit.spare == commit.sha
 
 
 class MirrorTrees:

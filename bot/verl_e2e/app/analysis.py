@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from verl_e2e.app.judge_folder import judge_run, write_judgement
-from verl_e2e.app.plan_change import Planned, Planner, differences_between, explain_targets, plan_target
+from verl_e2e.app.plan_change import CommitsAt, Planned, Planner, differences_between, explain_targets, plan_target
 from verl_e2e.config.maps import packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellMap, cell_map, pack_cells, with_outcomes
 from verl_e2e.core.compare.rehearsal import CellOutcome, Observed, ObserveLimits, Rehearsal, judge_rehearsal, observable
@@ -32,7 +33,7 @@ from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.figures import phase_seconds
-from verl_e2e.core.pulls.forge import Annotation, Target
+from verl_e2e.core.pulls.forge import Annotation, Target, repository_of
 from verl_e2e.core.pulls.job_order import same_job
 from verl_e2e.core.pulls.ledger import Rehearsed, Run
 from verl_e2e.core.pulls.wanted_jobs import ASKED_OF_RESULT
@@ -334,16 +335,22 @@ class DirectAnalysis:
     """Where run folders are read; they must be judged by bands of ours, never by a folder's own."""
     today: date = date.min
     """The day, by UTC, on which entries of the policy end."""
+    megatron_lm: Callable[[str, str, tuple[str, ...]], SourceTrees] | None = None
+    """The commits of Megatron-LM that a repository's changes name: by its name, the address, and full SHAs."""
 
     def plan(self, target: Target, policy: Policy, cells: CellMap | None = None) -> Planned:
         """The plan of a target, by what the cells of its rehearsal entered; None: by the packaged map."""
-        planner = Planner(self.changes(target), self.uses, self.summaries, self.today)
-        return plan_target(target, policy, planner, cells)
+        return plan_target(target, policy, self._planner(target), cells)
 
     def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
         """What the plan would make of a symbol of the head, were it changed."""
-        planner = Planner(self.changes(target), self.uses, self.summaries, self.today)
-        return explain_targets(planner, target.head_sha, policy, [(path, symbol)])
+        return explain_targets(self._planner(target), target.head_sha, policy, [(path, symbol)])
+
+    def _planner(self, target: Target) -> Planner:
+        return Planner(self.changes(target), self.uses, self.summaries, self.today, self._commits_for(target))
+
+    def _commits_for(self, target: Target) -> CommitsAt | None:
+        return partial(self.megatron_lm, repository_of(target)) if self.megatron_lm is not None else None
 
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
         """The annotations of a failed job on the changed lines; files are read only for lines in a traceback."""

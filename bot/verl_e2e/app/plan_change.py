@@ -132,6 +132,7 @@ def compared_files(
 
 ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
 _KEPT_TREES = 4
+_NO_COMMITS = f"The commits that {MEGATRON_LM_FOLDER} moves between could not be read"
 _NOT_MERGED = "What the base branch has brought since the head left it was not looked at, for they could not be merged"
 _TOO_DEEP = "the chain of imports or of classes"
 _SAMEREQUIREMENTS = Inside(
@@ -185,10 +186,14 @@ class _Tree:
     unread: tuple[str, ...]
 
 
+# The trees of commits, by their full SHAs, of the Megatron-LM at an address; UserError, ForgeError.
+CommitsAt = Callable[[str, tuple[str, ...]], SourceTrees]
+
+
 class Planner:
     """Plans changes of one repository by one policy; keeps the trees that it followed last.
 
-    `today` is the day, by UTC, on which entries of the policy end.
+    `today` is the day, by UTC, on which entries of the policy end; `megatron_lm` gives the commits that a bump names.
     """
 
     def __init__(
@@ -197,7 +202,7 @@ class Planner:
         uses: Uses,
         summaries: SummaryStore,
         today: date = date.min,
-        megatron_lm: SourceTrees | None = None,
+        megatron_lm: CommitsAt | None = None,
     ) -> None:
         self.repository = repository
         self._megatron_lm = megatron_lm
@@ -312,7 +317,7 @@ class Planner:
         return Measured(cells, maps, cells.commit == change.head)
 
     def _with_bump(self, effects: Effects, change: Change, policy: Policy) -> Effects:
-        """The effects with those of the Megatron-LM that the change moves to, where its commits are at hand."""
+        """The effects with those of the Megatron-LM that the change moves to, where its commits can be had."""
         moved = (item.submodule for item in change.paths if item.path == MEGATRON_LM_FOLDER and item.submodule)
         bump = next(moved, None)
         if self._megatron_lm is None or bump is None or bump.old is None or bump.new is None:
@@ -321,11 +326,12 @@ class Planner:
         try:
             # The same for a head and for what merging it gives.
             if commits not in self._bumps:
-                found = differences_between(self._megatron_lm, *commits, _MEGATRON_CODE, self._summaries)
-                self._bumps[commits] = found
-        except UserError as error:
-            missing = f"The repository that was given for {MEGATRON_LM_FOLDER} cannot show both commits: {error}"
-            return replace(effects, incomplete=(*effects.incomplete, missing))
+                trees = self._megatron_lm(policy.megatron_lm.repository, commits)
+                self._bumps[commits] = differences_between(trees, *commits, _MEGATRON_CODE, self._summaries)
+        except (UserError, ForgeError) as error:
+            passing = isinstance(error, ForgeError) and error.passing
+            missing = f"{_NO_COMMITS}: {error}{'; it is tried again later' if passing else ''}"
+            return replace(effects, incomplete=(*effects.incomplete, missing), passing=passing)
         maps = maps_of(policy, self.repository, change.merge_base or change.base)
         return with_bump(effects, self._bumps[commits], maps, commits)
 
@@ -564,6 +570,7 @@ class PlanReaders:
     summaries: SummaryStore
     policy: Policy | None = None
     today: date = date.min
+    megatron_lm: CommitsAt | None = None
 
 
 def plan_pull(ref: PullRef, readers: PlanReaders) -> Planned:
@@ -579,7 +586,9 @@ def plan_pull(ref: PullRef, readers: PlanReaders) -> Planned:
 
     try:
         trees, policy = readers.changes(pull), policy_of()
-        return plan_target(pull, policy, Planner(trees, readers.uses(policy), readers.summaries, readers.today))
+        uses = readers.uses(policy)
+        planner = Planner(trees, uses, readers.summaries, readers.today, readers.megatron_lm)
+        return plan_target(pull, policy, planner)
     except ForgeError as error:
         listed, policy = readers.pulls.change(pull), policy_of()
         missing = _missing(pull, listed)

@@ -12,7 +12,7 @@ from datetime import timedelta
 from verl_e2e.app.analysis import Analysis
 from verl_e2e.app.known_targets import Grants, KnownTargets, NoPolicyError
 from verl_e2e.app.publish import CheckPublisher, CommentPublisher, PostRestorer, answer_questions, content_digest
-from verl_e2e.app.required_jobs import RequiredJobs, VerdictReuse
+from verl_e2e.app.required_jobs import REPLAN_S, RequiredJobs, VerdictReuse
 from verl_e2e.app.runs import BackendRuns, RunQueue, Troubles
 from verl_e2e.core.judge.verdict_document import read_verdict
 from verl_e2e.core.model.access import Absence
@@ -326,6 +326,8 @@ def _again(target_state: TargetState, actions: Actions, waits: list[float], poll
         waits = [*waits, poll_s]
     if any(run.state is RunState.CANCELLING for run in target_state.runs):
         waits = [*waits, ENDING_S]
+    if target_state.plan is not None and target_state.plan.passing:
+        waits = [*waits, REPLAN_S]
     if target_state.queue.again_s > 0:
         waits = [*waits, target_state.queue.again_s]
     begins = (standing.attempt.at for standing in actions.standings if isinstance(standing.attempt, NextAttempt))

@@ -68,6 +68,8 @@ def fit_patches(patches: Iterable[Patch], at: Mapping[str, tuple[ChangeSource, s
 
 # Below these a rehearsal imports what it runs: Bridge's sources, and the commit of Megatron-LM that they pin.
 _REHEARSED = ("src/", MEGATRON_LM_FOLDER)
+# A plan that lacks what a server did not give is made again after these seconds.
+REPLAN_S = 300.0
 # Runs are kept for ever: no more of them than these newest are read to tell what a job costs.
 _TELLING_RUNS = 500
 
@@ -114,16 +116,19 @@ class RequiredJobs:
     changes: Callable[[Target], SourceTrees]
     job_sources: JobSources
     ledger: Ledger
+    clock: Clock
     past_costs: RecentValues[tuple[PastCost, ...]] = field(default_factory=lambda: RecentValues(64))
     plans: RecentValues[Planned] = field(default_factory=lambda: RecentValues(64))
     unplannable: RecentValues[str] = field(default_factory=lambda: RecentValues(256))
+    # When a plan that may be better the next time was made.
+    tried: RecentValues[float] = field(default_factory=lambda: RecentValues(64))
 
     def prepare(self, target: Target, policy: Policy, entries: tuple[GivenEntry, ...]) -> Prepared:
         """The plan of the target and every wanted job, complete or with what is missing."""
         key = (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest)
         try:
             trees = self.changes(target)
-            found = self.plans.get(key, lambda: self._planned(key, target, policy))
+            found = self._recent(key, target, policy)
         except UserError as error:
             return Prepared(problem=str(error))
         broken = tuple(str(item) for item in found.contract if item.kind is Kind.BREAK)
@@ -143,7 +148,7 @@ class RequiredJobs:
         if run is not None and run.rehearsed is not None:
             own, cells = (*key, run.key), run.rehearsed.cells
             try:
-                found = self.plans.get(own, lambda: self._planned(own, target, policy, cells))
+                found = self._recent(own, target, policy, cells)
             except UnplannableError:
                 log.warning("%s is planned without the cells of its rehearsal, which take too much", target.head_sha)
             except UserError as error:
@@ -158,6 +163,15 @@ class RequiredJobs:
             missing = f"the site profile {site.name} names no Python for rehearsals; {fix}"
         merge_base = found.change.merge_base or ""
         return Prepared(found.plan, "", broken, jobs, merge_base, found.reached, rehearsal, missing)
+
+    def _recent(self, key: tuple[str, ...], target: Target, policy: Policy, cells: str = "") -> Planned:
+        """The plan from memory, made again in a while where that may show more."""
+        found = self.plans.get(key, lambda: self._planned(key, target, policy, cells))
+        now_s = self.clock.monotonic()
+        if found.plan.passing and now_s - self.tried.get(key, lambda: now_s) >= REPLAN_S:
+            self.tried.put(key, now_s)
+            found = self.plans.put(key, self._planned(key, target, policy, cells))
+        return found
 
     def _planned(self, key: tuple[str, ...], target: Target, policy: Policy, cells: str = "") -> Planned:
         """The plan by packed cells; what took too much once is not tried again on the same head by this process."""

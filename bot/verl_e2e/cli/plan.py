@@ -51,13 +51,14 @@ def _plan_request(
     """What the options ask for."""
     from verl_e2e.wiring.planning import PlanRequest
 
-    return PlanRequest(repo, verl, verl_ref, policy, cache_folder(cache), megatron_lm, rehearsal)
+    return PlanRequest(repo, verl, verl_ref, policy, cache_folder(cache), megatron_lm, rehearsal, os.environ)
 
 
 _MEGATRON_LM = click.option(
     "--megatron-lm",
     type=FOLDER,
-    help="A Megatron-LM repository, to compare both commits of a submodule update; default: the submodule's checkout.",
+    help="A Megatron-LM repository, to compare both commits of a submodule update; default: the submodule's checkout,"
+    " else both are fetched into --cache.",
 )
 
 
@@ -99,7 +100,7 @@ def plan_verb(
 
         urls = os.environ.get("GITHUB_API_URL", ""), os.environ.get("GITHUB_SERVER_URL", "")
         token = os.environ.get("GITHUB_TOKEN", "")
-        of_pull = PullPlanRequest(pull, _plan_request(Path(), **options), *urls, token, os.environ)
+        of_pull = PullPlanRequest(pull, _plan_request(Path(), **options), *urls, token)
         return _show(plan_address(of_pull, lambda: datetime.now(UTC)), as_json=as_json)
     from verl_e2e.wiring import planning as wiring
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 
 from verl_e2e.core.model.errors import ForgeError
@@ -31,6 +32,18 @@ _GIT_LIMITS = GitLimits(time_s=600.0, memory_bytes=4 << 30)
 # Given to single commands and never written down: without them a clone is one that no git would try to complete.
 _PARTIAL = {"remote.origin.promisor": "true", "remote.origin.partialCloneFilter": "blob:none"}
 _FETCH = ("fetch", "--no-tags", "--no-write-fetch-head", "--quiet")
+_NO_CONTENTS, _NO_HISTORY = "--filter=blob:none", "--depth=1"
+
+
+class Brings(Enum):
+    """What a clone brings of its commits: how git is asked for it. Contents that are left out come when asked for."""
+
+    HISTORY = (_NO_CONTENTS,)
+    """The history and all trees."""
+    TREES = (_NO_HISTORY, _NO_CONTENTS)
+    """Their trees alone."""
+    FILES = (_NO_HISTORY,)
+    """All their files."""
 
 
 class DamagedError(GitError):
@@ -69,8 +82,7 @@ class Clone:
     """A clone in the folder `place`, made when first needed; `fetches` counts how often git went to the origin.
 
     It is fetched from `url`; `token` is asked for before each fetch and gives None for no token, and `credential` is
-    the variable that a person sets for one. Of `environ` git gets PATH, proxies and certificates. A `shallow` clone has
-    of its commits all files and no history, any other one the history, and files when they are asked for.
+    the variable that a person sets for one. Of `environ` git gets PATH, proxies and certificates.
     """
 
     def __init__(
@@ -82,15 +94,15 @@ class Clone:
         token: Callable[[], str | None] = lambda: None,
         environ: Mapping[str, str] | None = None,
         credential: str = "GITHUB_TOKEN",
-        shallow: bool = False,
+        brings: Brings = Brings.HISTORY,
     ) -> None:
         self.place = place
         self.fetches = 0
         self._url = url
         self._token = token
         self._credential = credential
-        self._kind = "--depth=1" if shallow else "--filter=blob:none"
-        self._settings: Mapping[str, str] = {} if shallow else _PARTIAL
+        self._brings = brings
+        self._settings: Mapping[str, str] = _PARTIAL if _NO_CONTENTS in brings.value else {}
         self._bounds = bounds
         # The descriptor of the lock that was taken last; used only while it is held.
         self._lock = -1
@@ -125,7 +137,7 @@ class Clone:
         with self._locked():
             absent: set[str] = set()
             while missing := self._missing(set(ids) - absent):
-                arguments = ("--recurse-submodules=no", "--stdin", "origin")
+                arguments = (_NO_CONTENTS, "--recurse-submodules=no", "--stdin", "origin")
                 finished = self._fetch(*arguments, stdin=id_lines(sorted(missing)), negotiation="noop")
                 if finished.code == 0:
                     self._put_together()
@@ -163,13 +175,15 @@ class Clone:
                 self._remake()
 
     def _fetch_kept(self, wanted: Collection[WantedCommit]) -> Finished:
-        return self._fetch("origin", *(f"+{commit.sha}:refs/kept/{commit.name}" for commit in wanted))
+        return self._fetch(
+            *self._brings.value, "origin", *(f"+{commit.sha}:refs/kept/{commit.name}" for commit in wanted)
+        )
 
     def _look_in_spare(self, commit: WantedCommit) -> None:
         """Fetch a commit alone, or else the ref of the origin that may still lead to it."""
         if self._missing([commit.sha]) and (finished := self._fetch_kept([commit])).code != 0:
             if cause_of(finished) is FetchFailure.UNKNOWN_OBJECT:
-                finished = self._fetch("origin", f"+{commit.spare}:refs/spare/{commit.name}")
+                finished = self._fetch(*self._brings.value, "origin", f"+{commit.spare}:refs/spare/{commit.name}")
             if finished.code != 0:
                 raise self._error(finished)
         if self._missing([commit.sha]):
@@ -191,7 +205,6 @@ class Clone:
 
         return replace(self._git, own_session=True).run(
             *_FETCH,
-            self._kind,
             *arguments,
             stdin=stdin,
             settings={**self._settings, "fetch.negotiationAlgorithm": negotiation},

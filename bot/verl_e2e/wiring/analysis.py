@@ -2,7 +2,7 @@
 
 import shutil
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.commands import PREFIX, CommandLine
 from verl_e2e.core.pulls.forge import Annotation, Pull, Target
+from verl_e2e.core.pulls.job_order import megatron_lm_of
 from verl_e2e.core.pulls.ledger import Run
 from verl_e2e.ports import ForgeError
 from verl_e2e.wiring.planning import collect_seldom
@@ -97,7 +98,7 @@ class LimitedAnalysis:
         if fork and not self._forks.acquire(timeout=_FORK_PATIENCE_S):
             raise ForgeError("Other pull requests of forks are being planned", passing=True, wait_s=_FORK_PATIENCE_S)
         try:
-            found: Planned = self._asked("plan", [target], (target, policy, cells))
+            found: Planned = self._asked("plan", target, (target, policy, cells), policy)
             return found
         finally:
             if fork:
@@ -105,12 +106,12 @@ class LimitedAnalysis:
 
     def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
         """What the plan would make of a symbol of the head, were it changed."""
-        found: tuple[Explanation, ...] = self._asked("explain", [target], (target, policy, path, symbol))
+        found: tuple[Explanation, ...] = self._asked("explain", target, (target, policy, path, symbol), policy)
         return found
 
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
         """The annotations of a failed job on the changed lines."""
-        found: tuple[Annotation, ...] = self._asked("annotate", [target], (target, plan, verdict))
+        found: tuple[Annotation, ...] = self._asked("annotate", target, (target, plan, verdict))
         return found
 
     def judge(self, run: Run, folder: Path) -> Judged:
@@ -121,7 +122,8 @@ class LimitedAnalysis:
     def judge_rehearsal(self, target: Target, run: Run, folder: Path) -> Judged:
         """The judgement of the folder of an ended rehearsal of a target; it is also written into the folder."""
         argument = (self._place, (target, run, folder.absolute()))
-        found: Judged = self._processes.run("judge_rehearsal", argument, _JUDGING, self._mirrors.answers([target]))
+        answers = self._mirrors.answers([target], megatron_lm_of(run.rehearsal) if run.rehearsal else "")
+        found: Judged = self._processes.run("judge_rehearsal", argument, _JUDGING, answers)
         return found
 
     def judge_again(self, run: Run, job: Job, folder: Path) -> Judged | None:
@@ -154,8 +156,9 @@ class LimitedAnalysis:
             return ()
         return found
 
-    def _asked(self, name: str, targets: Collection[Target], argument: tuple[object, ...]) -> Any:
-        return self._processes.run(name, (self._place, argument), _PLANNING, self._mirrors.answers(targets))
+    def _asked(self, name: str, target: Target, argument: tuple[object, ...], policy: Policy | None = None) -> Any:
+        answers = self._mirrors.answers([target], policy.megatron_lm.repository if policy is not None else "")
+        return self._processes.run(name, (self._place, argument), _PLANNING, answers)
 
 
 def child(name: str, argument: tuple[KeptFolders, tuple[Any, ...]], ask: Callable[[object], Any]) -> object:
@@ -175,7 +178,8 @@ def child(name: str, argument: tuple[KeptFolders, tuple[Any, ...]], ask: Callabl
             keys = public_keys(place.recorders) if place.recorders else None
             folders = run_folders(Bands(), keys=keys)
             summaries, today = SummaryCache(place.summaries), SystemClock().now().date()
-            analysis = DirectAnalysis(mirrors.changes, packaged_uses(_NO_CHECKOUT), summaries, folders, today)
+            uses = packaged_uses(_NO_CHECKOUT)
+            analysis = DirectAnalysis(mirrors.changes, uses, summaries, folders, today, mirrors.commits)
             return getattr(analysis, name)(*values)
         case _:
             raise ValueError(f"no work is called {name}")

@@ -170,7 +170,7 @@ def build_handlers(
     )
     reconciler = Reconciler(
         grants=grants,
-        required_jobs=RequiredJobs(jobs.analysis, jobs.changes, jobs.sources, ledger),
+        required_jobs=RequiredJobs(jobs.analysis, jobs.changes, jobs.sources, ledger, clock),
         reuse=VerdictReuse(jobs.analysis, jobs.artifacts, clock, ledger),
         runs=runs,
         known=known,

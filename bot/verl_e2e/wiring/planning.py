@@ -2,14 +2,16 @@
 
 import atexit
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 from verl_e2e.adapters.clock import SystemClock
 from verl_e2e.adapters.files.caches import SummaryCache
+from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.app.plan_change import (
     OtherRepositoryError,
     Planned,
@@ -32,6 +34,7 @@ from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.reach.entries import Uses, uses_of
 from verl_e2e.git.repository import GitRepository, NotARepositoryError, RepositoryError, UnknownRevisionError
+from verl_e2e.ports import SourceTrees
 
 # New objects between two looks at them, and how many of these between two looks at older ones. With Python's own
 # numbers a third of a plan's time is spent looking at syntax trees, which hold no cycles. One plan makes fewer objects
@@ -58,6 +61,8 @@ class PlanRequest:
     megatron_lm: Path | None = None
     # The out folder of a rehearsal.
     rehearsal: Path | None = None
+    # The environment for git where it fetches.
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def cells(self) -> CellMap | None:
@@ -190,8 +195,18 @@ def planner_of(repository: GitRepository, order: PlanRequest, policy: Policy, *r
         uses_for(order, policy),
         SummaryCache(order.cache),
         today,
-        find_megatron_lm(order.repo, order.megatron_lm),
+        partial(_commits_for, order),
     )
+
+
+def _commits_for(order: PlanRequest, address: str, commits: tuple[str, ...]) -> SourceTrees:
+    """Commits of Megatron-LM: of the repository that the user named or the submodule's own, else fetched and kept."""
+    here = find_megatron_lm(order.repo, order.megatron_lm)
+    if here is not None and (order.megatron_lm is not None or all(map(here.find, commits))):
+        return here
+    if order.cache is None:
+        raise UserError("there is no folder to keep what is fetched; give --megatron-lm or --cache")
+    return Mirrors(order.cache, "", environ=order.environment).commits("", address, commits)
 
 
 def find_megatron_lm(repo: Path, named: Path | None) -> GitRepository | None:

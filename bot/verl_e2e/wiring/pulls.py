@@ -1,10 +1,10 @@
 """Planning a pull request by its address: facts from the API, objects from a partial clone that is kept."""
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from verl_e2e.adapters.files.caches import SummaryCache
@@ -44,7 +44,6 @@ class PullPlanRequest:
 
     `api_url` and `web_url` (GitHub's words for them in workflows) outweigh the site that the address names. The token
     goes to the site that `api_url` names and to GitHub's own, to no other that an address may lead to.
-    `environment` is the environment for git.
     """
 
     address: str
@@ -52,7 +51,6 @@ class PullPlanRequest:
     api_url: str = ""
     web_url: str = ""
     token: str = field(default="", repr=False)
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def plan_address(order: PullPlanRequest, now: Callable[[], datetime]) -> Planned:
@@ -71,7 +69,8 @@ def _plan(order: PullPlanRequest, cache: Path, now: Callable[[], datetime]) -> P
         github = with_token(token, api_url=api, retry_policy=patience)
     else:
         github = anonymously(api_url=api, retry_policy=patience)
-    mirrors = Mirrors(cache, web, token=lambda _: token or None, environ=order.environment)
+    mirrors = Mirrors(cache, web, token=lambda _: token or None, environ=order.plan.environment)
+    named, repository = order.plan.megatron_lm, address.ref.repository
     readers = PlanReaders(
         GithubPulls(github),
         mirrors.changes,
@@ -79,6 +78,7 @@ def _plan(order: PullPlanRequest, cache: Path, now: Callable[[], datetime]) -> P
         SummaryCache(cache),
         policy_file(order.plan.policy) if order.plan.policy else None,
         now().date(),
+        partial(mirrors.commits, repository) if named is None else lambda *_: GitRepository(named),
     )
     try:
         found = plan_pull(address.ref, readers)

@@ -18,7 +18,9 @@ _VALUES: Final = (
     "verl_e2e.app.plan_change",
     "verl_e2e.app.analysis",
 )
-_PLAIN: Final = frozenset({("builtins", "frozenset"), ("builtins", "set"), ("pathlib", "PurePosixPath")})
+_PLAIN: Final = frozenset(
+    {("builtins", "frozenset"), ("builtins", "set"), ("datetime", "date"), ("pathlib", "PurePosixPath")}
+)
 
 
 @dataclass(frozen=True, slots=True)

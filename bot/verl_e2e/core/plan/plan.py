@@ -150,6 +150,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     # The notes that say why the plan may not be what the change needs: files that are not known or not read.
     incomplete: tuple[str, ...] = ()
+    # Whether one of these may not hold the next time.
+    passing: bool = False
     tests: Choice = NO_CHOICE
     # Sentences on levels that the change asks for and the policy has switched off.
     switched_off: tuple[str, ...] = ()
@@ -291,6 +293,7 @@ def plan(
             *(effects.notes if effects else (NAMES_ALONE,)),
         ),
         incomplete=(*uncompared, *(effects.incomplete if effects else ())),
+        passing=bool(effects and effects.passing),
         looked_at=effects.looked_at if effects else None,
         changed=code.whole(),
         not_covered=derived.not_covered,

@@ -106,6 +106,8 @@ class Effects:
     taken: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # The declared defects that the code at the head is known to have.
     defects: tuple[KnownDefect, ...] = ()
+    # Whether what could not be read may be there the next time.
+    passing: bool = False
     # The commits of Megatron-LM that were compared; empty where it does not move or could not be compared.
     bumped: tuple[str, ...] = ()
     # The jobs that entered each changed function of Megatron-LM when they were measured, by `path:qualified name`.
