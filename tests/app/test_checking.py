@@ -18,6 +18,7 @@ from verl_e2e.app.judge_folder import card_of
 from verl_e2e.app.plan_change import Planned, Planner
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.config.profiles import load_profile
+from verl_e2e.core.compare.jobs import unsharded
 from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, MergeBase
 from verl_e2e.core.model.access import Demand
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
@@ -27,7 +28,6 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Attribution, Result, Stage
 from verl_e2e.core.model.record import PLAN_FILE, Check, Environment, Finding, Record
-from verl_e2e.core.model.related import Role
 from verl_e2e.core.plan.contract import ContractFinding, Kind
 from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import plan
@@ -223,11 +223,12 @@ def _check_here(  # type: ignore[no-untyped-def]
     stopped: Mapping[str, Attribution] = {},
     related: Allowed = AS_ASKED,
     asked: tuple[Level, ...] = (),
+    parity: bool = False,
 ):
     folders = FakeFolders()
     source = FakeChanges(Change(BASE, HEAD, BASE, (ChangedPath("docs/guide.md", PathStatus.MODIFIED),)))
     here = _OneHost(folders, broken=broken, stopped=stopped)
-    request = _request(out=tmp_path / "out", asked=asked, related=related)
+    request = _request(out=tmp_path / "out", asked=asked, related=related, parity=parity)
     text: list[str] = []
     card = check_change(request, CheckServices(source, here, folders, {"bridge": source, "verl": source}), text.append)
     return card, here, text
@@ -306,15 +307,16 @@ def test_an_import_that_stops_a_job_is_judged_by_the_merge_base(
     assert text in sentence_of(card)
 
 
-def test_with_parity_level_2_is_run_as_parity_compares_it(tmp_path: Path) -> None:
-    related = Allowed(roles=AS_ASKED.roles | {Role.UNSHARDED})
-    _, plain, _ = _check_here(tmp_path / "plain", asked=(Level.PARALLELISM,))
-    _, compared, text = _check_here(tmp_path / "compared", related=related, asked=(Level.PARALLELISM,))
-    one, other = ({job.id: job for job in host.jobs} for host in (plain, compared))
-    assert one["0-lora-ddp"] == other["0-lora-ddp"]
-    assert one["2-dense"].steps < other["2-dense"].steps
-    assert one["2-dense"].overrides != other["2-dense"].overrides
-    assert any("may be followed by the unsharded reference run" in line for line in text)
+def test_parity_adds_its_jobs_and_announces_their_reference_run(tmp_path: Path) -> None:
+    card, here, text = _check_here(tmp_path, parity=True)
+    ids = ["2-dp2-parity", "2-pp2-tied-parity", "2-tp2-parity"]
+    assert [job.id for job in here.jobs if job.level is Level.PARALLELISM] == ids
+    said = [line for line in text if "may be followed by the unsharded reference run" in line]
+    assert [line.partition(":")[0] for line in said] == ids
+    # One run is the reference of all three.
+    assert len({unsharded(job).digest() for job in here.jobs if job.id in ids}) == 1
+    # The runs of these tests train no step that could be compared.
+    assert result_of(card) is Result.BLOCKED
 
 
 def test_an_empty_card_says_that_nothing_is_required() -> None:

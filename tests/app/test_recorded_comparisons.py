@@ -9,15 +9,19 @@ from backports import zstd
 
 from tests.fakes.places import FIXTURES
 from verl_e2e.adapters.files import folders as stored
+from verl_e2e.adapters.files.folders import BaselineCache
 from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.app.check import FollowUpServices, follow_up
 from verl_e2e.app.judge_folder import add_healthy, add_pair, described, judge_folders
 from verl_e2e.core.judge.criteria.table import Criterion
-from verl_e2e.core.judge.related_runs import related_run_of
+from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, MergeBase, related_run_of
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.record import LOG_FILE
 from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, Role
+from verl_e2e.ports import DispatchError
 
 RUNS = FIXTURES / "runs"
 NAMES = ("level1-resume", "level1-uninterrupted", "level2-dense", "level2-dp-gradients-unfinalized")
@@ -99,6 +103,72 @@ def test_a_gradient_that_no_rank_averaged_fails_the_step(tmp_path: Path, run: Pa
     verdict, item = judged(folder, Criterion.PARITY)
     assert (verdict.result, verdict.stage, item.state) == (Result.FAIL, Stage.TRAIN_STEP, State.BROKEN)
     assert "actor/grad_norm x" in item.summary
+
+
+class _Recordings:
+    """A host on which every job ends as a recorded run; `reference` is that of the unsharded one, empty for none."""
+
+    def __init__(self, reference: str) -> None:
+        self.reference = reference
+        self.jobs: list[str] = []
+
+    def run(self, job: Job, out: Path) -> int:
+        self.jobs.append(f"{job.id} on {job.bridge.commit[:4]}")
+        if not self.reference:
+            raise DispatchError("the host has no room")
+        name = self.reference if job.gpu_count == 1 else "level2-dp2-unaveraged"
+        shutil.copytree(RUNS / name, out, dirs_exist_ok=True)
+        return 0
+
+
+def followed(
+    folder: Path, reference: str = "level2-unsharded", allowed: Allowed = AS_ASKED
+) -> tuple[Verdict, list[str]]:
+    """The verdict on a run folder after the runs that it asks for, and their jobs."""
+    host, job = _Recordings(reference), FOLDERS.record(folder).job
+    assert job is not None
+    services = FollowUpServices(host, FOLDERS, BaselineCache(folder.parent / "work"))
+    return follow_up(job, folder, allowed, services, lambda _: None), host.jobs
+
+
+def test_a_healthy_parity_job_passes_once_it_was_compared(tmp_path: Path) -> None:
+    folder = shutil.copytree(RUNS / "level2-dp2", tmp_path / "run")
+    (alone,) = judge_folders(FOLDERS, folder)
+    assert (alone.result, alone.stage) == (Result.BLOCKED, Stage.TRAIN_STEP)
+    verdict, jobs = followed(folder)
+    assert (verdict.result, jobs) == (Result.PASS, ["0-unsharded on e538"])
+    (item,) = (item for item in verdict.evidence if item.criterion == Criterion.PARITY)
+    assert item.state is State.MET
+    # The judgement of the folder alone is the same.
+    assert judge_folders(FOLDERS, folder)[0].result is Result.PASS
+
+
+def test_gradients_that_no_rank_averaged_fail_against_the_merge_base_too(tmp_path: Path) -> None:
+    folder = shutil.copytree(RUNS / "level2-dp2-unaveraged", tmp_path / "run")
+    verdict, jobs = followed(folder)
+    assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.TRAIN_STEP)
+    assert jobs == ["0-unsharded on e538"]
+    assert "actor/grad_norm" in verdict.cause
+    again = shutil.copytree(RUNS / "level2-dp2-unaveraged", tmp_path / "again")
+    verdict, jobs = followed(again, allowed=Allowed(merge_base=MergeBase("d" * 40)))
+    assert jobs == ["0-unsharded on e538", "2-dp2-plant on dddd", "0-unsharded on dddd"]
+    assert (verdict.result, verdict.cause.partition(":")[0]) == (
+        Result.BLOCKED,
+        "pre-existing, the merge base dddddddddddd fails the same way",
+    )
+
+
+@pytest.mark.parametrize("reference", ["", "level0-dataset-missing", "level0-lora-exception"])
+def test_without_a_good_reference_run_a_parity_job_is_blocked(tmp_path: Path, reference: str) -> None:
+    folder = shutil.copytree(RUNS / "level2-dp2", tmp_path / "run")
+    verdict, jobs = followed(folder, reference)
+    assert (verdict.result, verdict.own_result, verdict.decided_by) == (
+        Result.BLOCKED,
+        Result.BLOCKED,
+        Criterion.PARITY,
+    )
+    assert jobs == ["0-unsharded on e538"]
+    assert "unsharded reference run" in verdict.cause
 
 
 def test_the_packaged_bands_hold_what_the_real_runs_measured() -> None:

@@ -16,7 +16,7 @@ POLICY: dict[str, Any] = {
     "image": {"name": "org/image", "tag": "1"},
     "checkpoint": {"model_id": "a/b", "features": ["moe"]},
     "rules": [
-        {"name": "r", "paths": ["src/"], "levels": [4], "reason": "x", "features": ["moe"], "variants": ["2-dp"]}
+        {"name": "r", "paths": ["src/"], "levels": [4], "reason": "x", "features": ["moe"], "variants": ["2-cp"]}
     ],
     "reach": {
         "package": "lib",

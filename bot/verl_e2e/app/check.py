@@ -12,7 +12,6 @@ from pathlib import Path
 from verl_e2e.app.judge_folder import coverage, judge_folders, judge_run, make_card, write_judgement
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.app.required_jobs import fit_patches
-from verl_e2e.core.compare.jobs import for_parity
 from verl_e2e.core.judge import related_runs
 from verl_e2e.core.judge.related_runs import (
     AS_ASKED,
@@ -37,7 +36,7 @@ from verl_e2e.core.model.related import RELATED_FILE, RELATED_FOLDER, Related, R
 from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.outline import in_order, site_in_image
-from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_data_parallel
+from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_parity
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.ledger import status_of_verdict, turn_of
@@ -87,14 +86,12 @@ def check_follow_ups(
     commits: tuple[str, str, str],
     patches: Iterable[Patch],
     *,
-    parity: bool,
     repeats: int,
     baseline: bool,
 ) -> Allowed:
     """The runs that may follow a job of a check of `commits`: base and head of Bridge, and verl's."""
     base, head, verl_commit = commits
-    roles = AS_ASKED.roles | ({Role.UNSHARDED} if parity else set())
-    allowed = Allowed(roles=roles, baselines=repeats)
+    allowed = Allowed(baselines=repeats)
     if not baseline:
         return without_base(allowed, "--no-baseline was given")
     commit = places.bridge.merge_base(base, head)
@@ -124,7 +121,7 @@ class CheckRequest:
 
     `verl_commit` is the commit to test with; `asked` are levels wanted in addition to the plan, `notes` sentences
     for the card. `checkpoint` and `data`, where given, win over plan and site. `related` says which runs may
-    follow a judged job; with the unsharded run among them level 2 runs as parity compares it.
+    follow a judged job.
     """
 
     bridge: Path
@@ -140,6 +137,8 @@ class CheckRequest:
     data: Data | None = None
     require_bridge_checks: bool = False
     asked: tuple[Level, ...] = ()
+    # Whether the jobs of parity are wanted in addition to the plan.
+    parity: bool = False
     notes: tuple[str, ...] = ()
     related: Allowed = AS_ASKED
     # Why this machine can run no job; empty where it can.
@@ -170,13 +169,14 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     """
     say(PLANNING)
     contract: tuple[str, ...] = ()
+    asked = (*request.asked, *([Level.SMOKE] if request.parity else []))
     if services.planner is None:
-        planned = plan(services.changes.change(request.base, request.head), request.policy, request.asked)
+        planned = plan(services.changes.change(request.base, request.head), request.policy, asked)
     else:
-        found = services.planner.plan(request.base, request.head, request.policy, request.asked)
+        found = services.planner.plan(request.base, request.head, request.policy, asked)
         planned = found.plan
         contract = tuple(str(item) for item in found.contract if item.kind is Kind.BREAK)
-    planned = with_data_parallel(planned) if Role.UNSHARDED in request.related.roles else planned
+    planned = with_parity(planned, request.policy) if request.parity else planned
     request.out.mkdir(parents=True, exist_ok=True)
     services.folders.write(request.out, {PLAN_FILE: plan_json(planned)})
     shown = render_plan_text(planned)
@@ -231,7 +231,7 @@ def _job(outline: JobOutline, request: CheckRequest, patches: PatchChoice) -> Jo
         megatron_lm=request.megatron_lm,
     )
     try:
-        job = build_job(
+        return build_job(
             outline,
             policy=request.policy,
             site=site_in_image(request.site, request.policy.image),
@@ -243,8 +243,6 @@ def _job(outline: JobOutline, request: CheckRequest, patches: PatchChoice) -> Jo
         )
     except BuildError as error:
         return str(error)
-    parity = Role.UNSHARDED in request.related.roles and job.level is Level.PARALLELISM
-    return for_parity(job) if parity else job
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +295,8 @@ def recording_note(record: Record) -> str:
 
 
 INTERRUPTED = "interrupted"
+# The roles whose runs serve later jobs as well.
+_KEPT = (Role.MERGE_BASE, Role.UNSHARDED)
 _NOT_BEGUN = "its run could not begin"
 
 
@@ -391,7 +391,7 @@ def _run_followup(
             ),
         )
     verdict, facts = _follow_up(asked.job, place.folder, asked.allowed, services, say)
-    baselines, is_new = services.baselines, asked.role is Role.MERGE_BASE and not kept
+    baselines, is_new = services.baselines, asked.role in _KEPT and not kept
     if baselines is not None and is_new and related_runs.may_be_kept(services.folders.record(place.folder), verdict):
         baselines.keep(_key(asked.job, place), place.folder)
     run = related_runs.related_run_of(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)
@@ -401,7 +401,7 @@ def _run_followup(
 
 def _take_kept(asked: Followup, place: _Place, services: FollowUpServices) -> bool:
     """Whether a baseline was kept, is whole, and still says what it said; then it lies in its place."""
-    if asked.role is not Role.MERGE_BASE or services.baselines is None:
+    if asked.role not in _KEPT or services.baselines is None:
         return False
     host = services.folders.record(place.main).environment
     digest = asked.job.digest()

@@ -19,15 +19,15 @@ from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.jobs import Checkpoint, Isolation, Patch, RehearsalJob, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.space import variant_named
 from verl_e2e.core.plan.build import NO_PATCHES, BuildError, PatchChoice, build_job, select_patches
 from verl_e2e.core.plan.code_plan import replaced_lines
 from verl_e2e.core.plan.contract import Kind
+from verl_e2e.core.plan.job_models import variant_model
 from verl_e2e.core.plan.outline import in_order, refused_image, site_in_image, with_obstacles
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
-from verl_e2e.core.pulls.commands import GivenEntry, level_requests
+from verl_e2e.core.pulls.commands import GivenEntry, level_requests, variants_asked
 from verl_e2e.core.pulls.forge import MergeGroup, Pull, PullState, Target, repository_of
 from verl_e2e.core.pulls.job_order import BRIDGE_FOLDER, origins_of, portable_sources
 from verl_e2e.core.pulls.ledger import Run
@@ -216,7 +216,7 @@ def _extras(found: Planned, policy: Policy, entries: Iterable[GivenEntry], build
             if outline not in narrowed:
                 yield builder.wanted(outline, required=False, asked_by=request.source)
         mark = f"-x{hashlib.sha256(repr(list(options.items())).encode()).hexdigest()[:6]}"
-        chosen = _with_variant(narrowed, options.get("variant", ""))
+        chosen = _with_variant(narrowed, options.get("variant", ""), policy)
         # What a variant takes the place of need not pass before others any more; the variant must.
         by_level = {item.variant.level: item for item in chosen}
         renamed = {item.id: (item if item in chosen else by_level[item.variant.level]).id + mark for item in narrowed}
@@ -233,15 +233,15 @@ def _extras(found: Planned, policy: Policy, entries: Iterable[GivenEntry], build
             yield replace(made, options=shown, requires=requires)
 
 
-def _with_variant(outlines: list[JobOutline], name: str) -> list[JobOutline]:
-    """The named variant in the place of all others of its level."""
-    variant = variant_named(name) if name else None
-    if variant is None:
+def _with_variant(outlines: list[JobOutline], name: str, policy: Policy) -> list[JobOutline]:
+    """The named variant, or every one of parity, in the place of all others of its level."""
+    variants = variants_asked(name)
+    same = next((outline for outline in outlines for item in variants if outline.variant.level is item.level), None)
+    if same is None:
         return outlines
-    same = next((outline for outline in outlines if outline.variant.level is variant.level), None)
-    left = (outline for outline in outlines if outline is same or outline.variant.level is not variant.level)
-    plain = replace(same, variant=variant, purposes=(), settings={}, replaces="") if same is not None else None
-    return [plain if plain is not None and outline is same else outline for outline in left]
+    plain = replace(same, purposes=(), settings={}, replaces="")
+    made = [replace(plain, variant=item, checkpoint=variant_model(item, policy, same.checkpoint)) for item in variants]
+    return [*(outline for outline in outlines if outline.variant.level is not same.variant.level), *made]
 
 
 class _Builder:

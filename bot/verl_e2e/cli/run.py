@@ -170,7 +170,7 @@ def run_verb(
 )
 @click.option("--no-baseline", is_flag=True, help="Do not rerun failed jobs on the merge base.")
 @click.option("--baseline-repeats", type=click.IntRange(1, 9), default=1, show_default=True, help=_REPEATS)
-@click.option("--parity", is_flag=True, help="Also train each job of level 2 unsharded, and compare the two runs.")
+@click.option("--parity", is_flag=True, help="Also run the jobs of level 2 that are compared with an unsharded run.")
 @WORK_OPTION
 @POLICY_OPTION
 @JSON_OPTION

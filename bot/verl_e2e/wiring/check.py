@@ -84,7 +84,7 @@ def check_here(
     if bridge.dirty_files():
         say(f"{order.bridge} has uncommitted changes; {order.head} is tested without them")
     # Levels that are asked for by hand run on unchanged code too.
-    base, head = commits_between(bridge, order.base, order.head, may_be_equal=bool(order.levels))
+    base, head = commits_between(bridge, order.base, order.head, may_be_equal=bool(order.levels) or order.parity)
     request = CheckRequest(
         bridge=order.bridge,
         verl=order.verl,
@@ -96,13 +96,13 @@ def check_here(
         site=site,
         megatron_lm=places.megatron_lm_at(head),
         asked=tuple(Level(level) for level in order.levels),
+        parity=order.parity,
         notes=notes,
         unable=unable(order.system),
         related=check_follow_ups(
             places,
             (base, head, verl_commit),
             policy.patches,
-            parity=order.parity,
             repeats=order.baseline_repeats,
             baseline=not order.no_baseline,
         ),

@@ -32,17 +32,23 @@ from verl_e2e.core.model.jobs import Job, Patch, Repository, Substitution
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.related import RelatedRun, Role
-from verl_e2e.core.model.settings import expected_config
+from verl_e2e.core.model.settings import Axis, expected_config
 from verl_e2e.core.model.space import VARIANTS
 
 BASE = MergeBase("d" * 40)
 ALLOWED = Allowed(merge_base=BASE)
-EVERY = Allowed(roles=frozenset(Role), merge_base=BASE)
 SIGNAL = make_job(Level.LEARNING_SIGNAL, "signal", steps=20)
 RESUME = make_job(
     Level.SAVE_RESUME, "resume", steps=2, wrapper={"SAVE_FREQ": "1", "TOTAL_TRAIN_STEPS": "2"}, expected={}
 )
 DENSE = make_job(Level.PARALLELISM, "dense", wrapper={"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2"})
+PARITY = make_job(
+    Level.PARALLELISM,
+    "dp2-parity",
+    gpu_count=2,
+    wrapper={"NUM_GPUS": "2"},
+    overrides=Axis.PARITY.in_verl(value=True).overrides,
+)
 SMOKE = make_job()
 MARK = ("no_exception: ValueError: planted",)
 
@@ -82,12 +88,19 @@ UNSTEADY = replace(
 )
 UNINTERRUPTED = ran(Role.UNINTERRUPTED)
 PARALLEL = verdict(Result.PASS, parallel_sizes=State.MET, parity=State.WAIVED)
+COMPARABLE = verdict(Result.BLOCKED, Stage.TRAIN_STEP, parallel_sizes=State.MET, parity=State.MISSING)
+UNPROVEN = verdict(Result.BLOCKED, Stage.TRAIN_STEP, parallel_sizes=State.MISSING, parity=State.MISSING)
+DIFFERS = replace(
+    verdict(Result.FAIL, Stage.TRAIN_STEP, parallel_sizes=State.MET, parity=State.BROKEN),
+    fingerprint=("parity: the training differs",),
+    decided_by=Criterion.PARITY,
+)
 FLAT = verdict(Result.BLOCKED, Stage.LEARNING_SIGNAL, learning_signal=State.MISSING)
 M, R, U, W, T = Role.MERGE_BASE, Role.RETRY, Role.UNINTERRUPTED, Role.WITHOUT_SAVE, Role.UNSHARDED
 
 ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Role, ...]], ...] = (
-    ("a pass of level 0", SMOKE, verdict(Result.PASS), (), EVERY, ()),
-    ("a run that was blocked", SMOKE, verdict(Result.BLOCKED, Stage.RAY, exit_zero=State.MISSING), (), EVERY, ()),
+    ("a pass of level 0", SMOKE, verdict(Result.PASS), (), ALLOWED, ()),
+    ("a run that was blocked", SMOKE, verdict(Result.BLOCKED, Stage.RAY, exit_zero=State.MISSING), (), ALLOWED, ()),
     ("a run that the change may have blocked", SMOKE, UNDECIDED, (), ALLOWED, (M,)),
     ("one whose base passed", SMOKE, UNDECIDED, (PASSED_BASE,), ALLOWED, (R,)),
     ("one whose base was blocked too", SMOKE, UNDECIDED, (BLOCKED_BASE,), ALLOWED, ()),
@@ -116,7 +129,7 @@ ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Rol
         SMOKE,
         verdict(Result.FAIL, Stage.EXPORT_WEIGHT_SYNC),
         (),
-        EVERY,
+        ALLOWED,
         (M,),
     ),
     ("a resume that is fine by itself", RESUME, FINE, (), ALLOWED, (U,)),
@@ -147,8 +160,13 @@ ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Rol
     ),
     ("a resumed step that differs", RESUME, UNSTEADY, (UNINTERRUPTED,), ALLOWED, (M,)),
     ("a resumed step that differs, base passed", RESUME, UNSTEADY, (UNINTERRUPTED, PASSED_BASE), ALLOWED, (R,)),
-    ("parity that was asked for", DENSE, PARALLEL, (), EVERY, (T,)),
-    ("parity that no one asked for", DENSE, PARALLEL, (), ALLOWED, ()),
+    ("a parity job that is fine by itself", PARITY, COMPARABLE, (), ALLOWED, (T,)),
+    ("a parity job that is not proven", PARITY, UNPROVEN, (), ALLOWED, ()),
+    ("a parity job that failed by itself", PARITY, FAIL, (), ALLOWED, (M,)),
+    ("a parity job whose reference did not pass", PARITY, COMPARABLE, (ran(T, Result.BLOCKED),), ALLOWED, ()),
+    ("a parity job that differs", PARITY, DIFFERS, (ran(T),), ALLOWED, (M,)),
+    ("a parity job that differs, base passed", PARITY, DIFFERS, (ran(T), PASSED_BASE), ALLOWED, (R,)),
+    ("sizes that are not there for parity", DENSE, PARALLEL, (), ALLOWED, ()),
     ("a signal that passes", SIGNAL, verdict(Result.PASS, learning_signal=State.MET), (), ALLOWED, (M,)),
     ("a signal that is flat", SIGNAL, FLAT, (), ALLOWED, (M,)),
     ("a signal compared with its baseline", SIGNAL, FLAT, (PASSED_BASE,), ALLOWED, ()),
@@ -192,12 +210,12 @@ def test_what_is_asked_for_next(
     assert tuple(followup.role for followup in followups(job, judgement, history, allowed)) == roles
 
 
-@pytest.mark.parametrize("judgement", [FAIL, SAVE_FAIL, FINE, UNSTEADY, PARALLEL, FLAT])
-@pytest.mark.parametrize("job", [SMOKE, RESUME, DENSE, SIGNAL], ids=lambda job: job.id)
+@pytest.mark.parametrize("judgement", [FAIL, SAVE_FAIL, FINE, UNSTEADY, PARALLEL, COMPARABLE, DIFFERS, FLAT])
+@pytest.mark.parametrize("job", [SMOKE, RESUME, DENSE, PARITY, SIGNAL], ids=lambda job: job.id)
 @pytest.mark.parametrize("ended", [Result.PASS, Result.FAIL, Result.BLOCKED])
 def test_it_comes_to_an_end_and_nothing_runs_twice(job: Job, judgement: Verdict, ended: Result) -> None:
     history: tuple[RelatedRun, ...] = ()
-    allowed = replace(EVERY, baselines=3)
+    allowed = replace(ALLOWED, baselines=3)
     while asked := followups(job, judgement, history, allowed):
         history = (*history, ran(asked[0].role, ended, Stage.SHUTDOWN, fingerprint=("another",)))
         assert len(history) < 9
@@ -302,9 +320,10 @@ def test_what_never_saves_or_is_another_script_has_no_reference_run() -> None:
 
 
 def test_the_unsharded_job_takes_one_gpu() -> None:
-    made = job_of(T, DENSE)
+    made = job_of(T, PARITY)
     assert made is not None
     assert made.gpu_count == 1
+    assert job_of(T, DENSE) is None
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.job_id)
@@ -324,19 +343,19 @@ def test_what_may_follow_is_said_with_its_cost() -> None:
         "may have caused, about 7 GPU minutes",
         "0-lora-ddp: may be followed by the retry on the head when the merge base does not end so, about 7 GPU minutes",
     )
-    text = "\n".join(possible_followups(RESUME, EVERY))
+    text = "\n".join(possible_followups(RESUME, ALLOWED))
     assert "uninterrupted reference run when both phases are fine, about 7 GPU minutes" in text
     assert "without saving when it fails in export, save or load, about 7 GPU minutes" in text
     assert "2 time(s), whether it passes or fails" in "\n".join(
         possible_followups(SIGNAL, replace(ALLOWED, baselines=2))
     )
-    assert "unsharded reference run" in "\n".join(possible_followups(DENSE, EVERY))
+    assert "unsharded reference run" in "\n".join(possible_followups(PARITY, ALLOWED))
     assert "unsharded" not in "\n".join(possible_followups(DENSE, ALLOWED))
 
 
 def test_a_run_to_compare_with_is_not_asked_whether_it_entered_the_change() -> None:
     changed = change(TRANSFORM, REMOVED)
-    for role, job in ((R, SMOKE), (U, RESUME), (W, RESUME), (T, DENSE)):
+    for role, job in ((R, SMOKE), (U, RESUME), (W, RESUME), (T, PARITY)):
         made = job_of(role, job.model_copy(update={"changed": changed}))
         assert made is not None
         assert made.changed == ChangedCode(), role

@@ -81,7 +81,7 @@ def test_no_mutation_of_the_files_of_a_checkpoint_passes(name: str) -> None:
         (RESUME, Level.PARALLELISM, "dense"),
         (RESUME, Level.MEGATRON_FSDP, "fsdp"),
         (DENSE, Level.PARALLELISM, "vpp"),
-        (DENSE, Level.PARALLELISM, "dp"),
+        (DENSE, Level.PARALLELISM, "dp2-parity"),
         (DENSE, Level.FEATURE, "feature"),
         (DENSE, Level.SAVE_RESUME, "resume"),
         (DENSE, Level.SMOKE, "lora-ddp"),

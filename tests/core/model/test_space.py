@@ -34,7 +34,15 @@ EXPERT = {
     "ROUTING_REPLAY_MODE": "disabled",
 }
 
-# The twelve as they were written before they became points: GPUs, variables, overrides, steps, feature.
+PARITY = (
+    "actor_rollout_ref.rollout.full_determinism=True",
+    "actor_rollout_ref.rollout.n=1",
+    "data.train_batch_size=64",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=64",
+    "actor_rollout_ref.actor.optim.lr=0.001",
+)
+
+# The named jobs as they were written before they became points: GPUs, variables, overrides, steps, feature.
 NAMED: dict[str, tuple[int, dict[str, str], tuple[str, ...], int, str]] = {
     "0-lora-ddp": (1, {}, (), 1, ""),
     "0-amplified-lora": (1, {}, ("actor_rollout_ref.model.lora.lora_B_init_method=xavier",), 1, ""),
@@ -50,7 +58,9 @@ NAMED: dict[str, tuple[int, dict[str, str], tuple[str, ...], int, str]] = {
     "2-vpp": (2, {"COMMON_PP": "2", "COMMON_VPP": "2"}, (), 1, ""),
     "2-cp": (2, {"COMMON_CP": "2"}, (), 1, ""),
     "2-expert": (2, EXPERT, (), 1, "moe"),
-    "2-dp": (4, {}, (), 1, ""),
+    "2-dp2-parity": (2, {"LORA_RANK": "0"}, PARITY, 3, ""),
+    "2-tp2-parity": (2, {"COMMON_TP": "2", "INFER_TP": "2", "LORA_RANK": "0"}, PARITY, 3, ""),
+    "2-pp2-tied-parity": (2, {"COMMON_PP": "2", "LORA_RANK": "0"}, PARITY, 3, ""),
     "3-fsdp": (1, {"USE_MEGATRON_FSDP": "True", "ALL_OFFLOAD": "False"}, FUSION, 1, ""),
     "4-feature": (1, {"ADV_ESTIMATOR": "grpo"}, SHARE_OF_DIGITS, 1, ""),
     "5-signal": (1, SIGNAL, ("actor_rollout_ref.actor.optim.lr=0.0001",), 20, ""),

@@ -7,11 +7,11 @@ import pytest
 from tests.core.plan.cells import POLICY, entered
 from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
-from verl_e2e.core.model.execution import ChangedFunction
+from verl_e2e.core.model.execution import NO_CODE, ChangedFunction
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.plan.measured_jobs import NEW, Measured
-from verl_e2e.core.plan.plan import Plan, plan, with_data_parallel
+from verl_e2e.core.plan.plan import Plan, plan, with_parity
 from verl_e2e.core.plan.plan_document import PlanDocument, plan_json
 from verl_e2e.core.plan.policy import Budget
 from verl_e2e.core.reach.changed_functions import TouchedFunction
@@ -118,10 +118,25 @@ def test_a_level_that_is_requested_by_hand_keeps_its_job() -> None:
     assert [job.id for job in found.jobs if job.variant.level is Level.PARALLELISM] == ["2-dense"]
 
 
-def test_the_job_of_parity_is_there_for_no_place() -> None:
-    found = with_data_parallel(planned({"other": PP4}))
-    (job,) = (job for job in found.jobs if job.id == "2-dp")
-    assert (job.purposes, job.settings, job.replaces) == ((), {}, "")
+def test_jobs_of_parity_are_there_for_no_place_and_bring_their_level() -> None:
+    before = planned()
+    found = with_parity(before, POLICY)
+    added = found.jobs[len(before.jobs) :]
+    assert [job.id for job in added] == ["2-dp2-parity", "2-tp2-parity", "2-pp2-tied-parity"]
+    for job in added:
+        assert (job.purposes, job.settings, job.replaces, job.changed, job.blocked) == ((), {}, "", NO_CODE, "")
+        assert (job.gpu_count, job.requires, job.reason) == (2, ("0-lora-ddp",), "requested by hand")
+        assert job.checkpoint
+        assert job.checkpoint.synthetic
+        assert job.checkpoint.synthetic.wanted == {"tie_word_embeddings": True}
+    assert {*found.levels} - {*before.levels} == {Level.PARALLELISM}
+    assert Level.PARALLELISM not in {item.level for item in found.not_required}
+    assert with_parity(found, POLICY) == found
+
+
+def test_a_change_that_needs_no_run_gets_no_job_of_parity() -> None:
+    nothing = planned(path=GUIDE)
+    assert with_parity(nothing, POLICY) == nothing
 
 
 def test_the_document_holds_purposes_settings_and_what_is_left_out() -> None:

@@ -237,7 +237,7 @@ def test_the_changed_code_is_counted_for_each_job() -> None:
     unreached = tuple(changed_function(name, reached=False) for name in ("u1", "u2", "u3", "u4"))
     unread = {f"src/{name}.py": "it is not Python" for name in "abcde"}
     code = ChangedCode(functions=(body, head, idle, gone, *unreached), unread=unread, left_out=7)
-    job, other = outline(changed=ChangedCode(functions=(head,))), outline("2-dp", reason="rule ranks: it averages")
+    job, other = outline(changed=ChangedCode(functions=(head,))), outline("2-cp", reason="rule ranks: it averages")
     text = text_of(changed=code, jobs=(job, other), reasons=(SMOKE,))
     assert text[4:] == [
         "Changed code that at least one run must execute: 1 function, 3 lines",

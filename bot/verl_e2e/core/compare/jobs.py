@@ -6,42 +6,29 @@ import re
 
 from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
-from verl_e2e.core.model.levels import DISTINCT_SAMPLES, PARITY_STEPS, Level
-from verl_e2e.core.model.settings import (
-    DETERMINISTIC,
-    TELLING_LEARNING_RATE,
-    expected_config,
-    expected_of_overrides,
-)
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.settings import DETERMINISTIC, DISTINCT_SAMPLES, expected_config, expected_of_overrides
 
 _SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
 _VIRTUAL_VARIABLE = re.compile(r"[A-Z]+_VPP")
 _SIZE_KEY = re.compile(r"\+{0,2}([\w.]*_parallel_size|trainer\.(n_gpus_per_node|nnodes))")
-_LEARNING_RATE = re.compile(r"\+{0,2}[\w.]+\.optim\.lr")
+_MICRO_BATCH_KEY = re.compile(r"[\w.]+\.ppo_max_token_len_per_gpu")
 UNSHARDED = "unsharded"
 
 
-def for_parity(job: Job) -> Job:
-    """The job as parity compares it: the same distinct samples in every run, a few steps, a rate that a step shows.
-
-    A learning rate that the job sets itself stays.
-    """
-    set_already = {_key(override) for override in job.overrides if _LEARNING_RATE.fullmatch(_key(override))}
-    rates = tuple(item for item in TELLING_LEARNING_RATE if _key(item) not in set_already)
-    overrides = tuple(dict.fromkeys((*job.overrides, *DETERMINISTIC, *DISTINCT_SAMPLES, *rates)))
-    steps = max(job.steps, PARITY_STEPS)
-    wrapper = {**job.wrapper, "TOTAL_TRAIN_STEPS": str(steps)} if job.script == WRAPPER_SCRIPT else job.wrapper
-    return _with(job, {"steps": steps}, wrapper, overrides)
+def is_parity(job: Job) -> bool:
+    """Whether a job is to be compared with its unsharded run: all samples differ, and are the same in both."""
+    return {*DETERMINISTIC, *DISTINCT_SAMPLES} <= {*job.overrides}
 
 
 def begins_equal(job: Job) -> bool:
-    """Whether a job's first step computes on the weights of its unsharded run, and on all samples at once.
+    """Whether the first step of a parity job computes on the weights of its unsharded run.
 
-    Only with every parallel size 1, so on data-parallel ranks: each part of a sharded model draws its adapters by
-    itself, and another size of the rollout engine draws other samples.
+    So on data-parallel ranks, and wherever the whole model is trained: each part of a sharded model draws its adapters
+    by itself.
     """
     sizes = [value for key, value in job.expected.items() if key.endswith("parallel_size")]
-    return {*DISTINCT_SAMPLES} <= {*job.overrides} and all(size in (1, None) for size in sizes)
+    return is_parity(job) and (job.wrapper.get("LORA_RANK") == "0" or all(size in (1, None) for size in sizes))
 
 
 def unsharded(job: Job) -> Job:
@@ -55,11 +42,14 @@ def unsharded(job: Job) -> Job:
     wrapper |= {name: "null" for name in wrapper if _VIRTUAL_VARIABLE.fullmatch(name)}
     if job.script == WRAPPER_SCRIPT:
         wrapper["NUM_GPUS"] = "1"
-    overrides = tuple(override for override in job.overrides if not _SIZE_KEY.fullmatch(_key(override)))
+    # What fills the stages of a pipeline goes too; a bound of the site is for the memory of its GPUs.
+    filling = {item for item in job.overrides if _MICRO_BATCH_KEY.fullmatch(_key(item))} - {*job.site.overrides}
+    overrides = tuple(item for item in job.overrides if not _SIZE_KEY.fullmatch(_key(item)) and item not in filling)
     changes: dict[str, object] = {
-        "id": f"{int(Level.SMOKE)}-{job.variant}-{UNSHARDED}",
+        # Without the name of the job: those of one training are one run, which a host keeps.
+        "id": f"{int(Level.SMOKE)}-{UNSHARDED}",
         "level": Level.SMOKE,
-        "variant": f"{job.variant}-{UNSHARDED}",
+        "variant": UNSHARDED,
         "gpu_count": 1,
         "needs": job.site.needs_of(1),
         "bridge_tests": (),
@@ -68,24 +58,17 @@ def unsharded(job: Job) -> Job:
         "changed": NO_CODE,
         **NO_PURPOSES,
     }
-    return _with(job, changes, wrapper, overrides)
+    gone = {_key(override).lstrip("+") for override in {*job.overrides} - {*overrides}}
+    kept = {key: value for key, value in job.expected.items() if key not in gone}
+    whole = job.script == WRAPPER_SCRIPT
+    shown = expected_config(wrapper, overrides) if whole else expected_of_overrides(overrides)
+    expected = dict(sorted({**kept, **shown}.items()))
+    update = {**changes, "wrapper": wrapper, "overrides": overrides, "expected": expected}
+    return Job.model_validate({**job.model_dump(), **update})
 
 
 def _key(override: str) -> str:
     return override.partition("=")[0]
-
-
-def _with(job: Job, changes: dict[str, object], wrapper: dict[str, str], overrides: tuple[str, ...]) -> Job:
-    """The job with other variables and overrides, and with what the run must then print."""
-    gone = {_key(override).lstrip("+") for override in job.overrides} - {
-        _key(override).lstrip("+") for override in overrides
-    }
-    kept = {key: value for key, value in job.expected.items() if key not in gone}
-    whole = job.script == WRAPPER_SCRIPT
-    shown = expected_config(wrapper, overrides) if whole else expected_of_overrides(overrides)
-    expected = {**kept, **shown}
-    update = {**changes, "wrapper": wrapper, "overrides": overrides, "expected": dict(sorted(expected.items()))}
-    return Job.model_validate({**job.model_dump(), **update})
 
 
 def job_differences(job: Job, reference: Job) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
 
-from verl_e2e.core.compare.jobs import unsharded
+from verl_e2e.core.compare.jobs import is_parity, unsharded
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case, wants_save
 from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion
@@ -297,7 +297,7 @@ class MergeBase:
 class Allowed:
     """Which related runs a job may have."""
 
-    roles: frozenset[Role] = frozenset(Role) - {Role.UNSHARDED}
+    roles: frozenset[Role] = frozenset(Role)
     merge_base: MergeBase | None = None
     # Why `merge_base` is None, for the card.
     why_no_base: str = ""
@@ -403,7 +403,7 @@ def job_of(role: Role, job: Job, base: MergeBase | None = None) -> Job | None:
         case Role.WITHOUT_SAVE:
             return without_saving(job, "without-save")
         case Role.UNSHARDED:
-            return unsharded(job)
+            return unsharded(job) if is_parity(job) else None
 
 
 def on_merge_base(job: Job, base: MergeBase) -> Job:

@@ -98,6 +98,17 @@ FULL_RECOMPUTE = tuple(
 DETERMINISTIC = ("actor_rollout_ref.rollout.full_determinism=True",)
 # One step has to move the adapter so far that a lost one shows in the next; the default, 1e-6, does not.
 TELLING_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.001",)
+# With one seed for all, the responses to a prompt are copies of each other, and verl's balancing gives every rank of
+# data parallelism one of each: every rank then has the gradient of the whole batch, and one that is never averaged
+# cannot show. So each prompt gets one response, as many in all as before; in one mini-batch, for which sequences share
+# one is chance.
+DISTINCT_SAMPLES = (
+    "actor_rollout_ref.rollout.n=1",
+    "data.train_batch_size=64",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=64",
+)
+# The median over fewer steps would be one batch of unlucky samples.
+PARITY_STEPS = 3
 # Megatron-Bridge: CanonicalLoRA, which refuses the fused names that the wrapper gives by default.
 CANONICAL_TARGETS = "linear_q,linear_k,linear_v,linear_proj,linear_fc1_up,linear_fc1_gate,linear_fc2"
 
@@ -402,6 +413,15 @@ class Axis(StrEnum):
         ),
     )
     STEPS = AxisRow(name="steps", takes=Takes.SIZE, default=1, elsewhere="`TOTAL_TRAIN_STEPS`", short="steps")
+    # The run is compared with an unsharded one: the same distinct samples in both, and a rate that a step shows.
+    PARITY = AxisRow(
+        name="parity",
+        takes=Takes.SWITCH,
+        default=False,
+        in_verl={True: Setting(overrides=(*DETERMINISTIC, *DISTINCT_SAMPLES, *TELLING_LEARNING_RATE))},
+        short="parity",
+        short_off="no-parity",
+    )
     # Sequences are packed.
     PACKING = AxisRow(
         name="packing",

@@ -21,6 +21,7 @@ from verl_e2e.core.model.settings import (
     AMPLIFYING,
     CANONICAL_TARGETS,
     OWN_ROUTING,
+    PARITY_STEPS,
     Axis,
     FieldValue,
     Setting,
@@ -176,6 +177,7 @@ IMPLICATIONS: tuple[Implication, ...] = (
         source="Megatron-Bridge: PackedPerExpertLinear.forward (torch._grouped_mm)",
     ),
     Implication(Trait(Axis.RESUME), {Axis.STEPS: 2}, source="docs/levels.md: save after one step, resume to the next"),
+    Implication(Trait(Axis.PARITY), {Axis.STEPS: PARITY_STEPS}, source="docs/parity.md"),
     # After all that bring experts with them.
     Implication(
         AdaptedModel("moe"),
@@ -653,7 +655,9 @@ _NAMED: dict[tuple[Level, str], dict[Axis, Value]] = {
     (Level.PARALLELISM, "vpp"): {Axis.PIPELINE: 2, Axis.VIRTUAL_PIPELINE: 2},
     (Level.PARALLELISM, "cp"): {Axis.CONTEXT: 2},
     (Level.PARALLELISM, "expert"): {Axis.TENSOR: 2, Axis.EXPERT: 2, Axis.EXPERT_TENSOR: 1},
-    (Level.PARALLELISM, "dp"): {Axis.DATA: 4},
+    (Level.PARALLELISM, "dp2-parity"): {Axis.DATA: 2, Axis.ADAPTER: "none", Axis.PARITY: True},
+    (Level.PARALLELISM, "tp2-parity"): {Axis.TENSOR: 2, Axis.ADAPTER: "none", Axis.PARITY: True},
+    (Level.PARALLELISM, "pp2-tied-parity"): {Axis.PIPELINE: 2, Axis.ADAPTER: "none", Axis.PARITY: True},
     (Level.MEGATRON_FSDP, "fsdp"): {},
     (Level.FEATURE, "feature"): {},
     (Level.LEARNING_SIGNAL, "signal"): {},
@@ -662,9 +666,16 @@ _NAMED: dict[tuple[Level, str], dict[Axis, Value]] = {
 # A job that joins its level's default one only where the change touches this feature.
 _FEATURES = {"expert": "moe"}
 
+# One model for all jobs of parity, so that the unsharded run of one is that of the others. A tied embedding has a copy
+# on the first and on the last stage.
+_TIED = ModelWant(fields=MappingProxyType({"tie_word_embeddings": True}))
+
 # The named jobs as points, by job id.
 POINTS: dict[str, JobPoint] = {
-    f"{int(level)}-{name}": JobPoint.of_level(level).with_axes(axes) for (level, name), axes in _NAMED.items()
+    f"{int(level)}-{name}": replace(
+        JobPoint.of_level(level), model=_TIED if Axis.PARITY in axes else ModelWant()
+    ).with_axes(axes)
+    for (level, name), axes in _NAMED.items()
 }
 
 VARIANTS: tuple[Variant, ...] = tuple(
@@ -682,8 +693,8 @@ def variant_named(job_id: str) -> Variant | None:
     return next((variant for variant in VARIANTS if variant.job_id == job_id), None)
 
 
-# Four data-parallel ranks and nothing else: what parity shows and no size does. It joins only when parity is asked.
-DATA_PARALLEL = next(variant for variant in VARIANTS if variant.name == "dp")
+# The jobs that are compared with an unsharded run.
+PARITY_VARIANTS = tuple(variant for variant in VARIANTS if POINTS[variant.job_id][Axis.PARITY])
 
 
 def setting_probes() -> tuple[Variant, ...]:

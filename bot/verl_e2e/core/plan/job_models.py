@@ -5,7 +5,7 @@ from dataclasses import replace
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import SHARE_OF_DIGITS, WITHOUT_CRITIC, WITHOUT_CRITIC_OF_COPIES, Level, Variant
 from verl_e2e.core.model.settings import DETERMINISTIC
-from verl_e2e.core.model.space import VARIANTS, ModelWant, variants_of
+from verl_e2e.core.model.space import POINTS, VARIANTS, ModelWant, variants_of
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.outline import JobOutline, with_obstacles
 from verl_e2e.core.plan.policy import Family, Feature, Policy, Rule, SymbolRule
@@ -66,6 +66,12 @@ def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint:
     if planned.obstacles:
         return planned.blocked
     return planned if shows(planned, model, policy) else f"no one model has {' and '.join(sorted(model.features))}"
+
+
+def variant_model(variant: Variant, policy: Policy, usual: Checkpoint | None) -> Checkpoint | None:
+    """The checkpoint of a named variant: a synthetic model with the fields that it needs, else the usual one."""
+    model = POINTS[variant.job_id].model
+    return made_model(model, policy) if model.fields else usual
 
 
 def made_model(model: ModelWant, policy: Policy) -> Checkpoint | None:

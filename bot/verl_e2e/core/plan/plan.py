@@ -8,7 +8,7 @@ from verl_e2e.core.model.change import Change, ChangedPath, on_one_line, readabl
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_CODE, ChangedCode, in_megatron_lm
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level, Variant
-from verl_e2e.core.model.space import DATA_PARALLEL, POINTS, VARIANTS, name_of, variant_named, variants_of
+from verl_e2e.core.model.space import PARITY_VARIANTS, POINTS, VARIANTS, name_of, variant_named, variants_of
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.cell_settings import CellTable
 from verl_e2e.core.plan.classify import MODULE_LEVEL as MODULE_LEVEL
@@ -16,7 +16,7 @@ from verl_e2e.core.plan.classify import Classified, classify
 from verl_e2e.core.plan.classify import Reason as Reason
 from verl_e2e.core.plan.code_plan import CodePlan, Unshown
 from verl_e2e.core.plan.defects import with_known_defects
-from verl_e2e.core.plan.job_models import feature_jobs, rules_of
+from verl_e2e.core.plan.job_models import feature_jobs, rules_of, variant_model
 from verl_e2e.core.plan.measured_jobs import (
     Derived,
     JobMaker,
@@ -113,7 +113,6 @@ NO_MERGE_BASE = (
     " head does not counts as changed, too. Merge the base into the head once more to plan its own changes alone."
 )
 _NOT_COMPARED = "what differs in it was not compared, so a level that only this difference needs is not planned."
-_FOR_PARITY = "parity is asked for, and this job's ranks average their gradients"
 _SHOWN_REASONS = 3
 _ASKED = "requested by hand"
 _MEASURED = "no job without it does what was measured: {}"
@@ -205,13 +204,25 @@ def with_tests(planned: Plan, tests: Choice) -> Plan:
     return replace(planned, jobs=tuple(replace(job, tests=tests) for job in planned.jobs), tests=tests)
 
 
-def with_data_parallel(planned: Plan) -> Plan:
-    """The plan of a check that asks for parity: level 2 shows ranks that average their gradients as well."""
-    default = next((job for job in planned.jobs if job.variant.level is Level.PARALLELISM), None)
-    if default is None or any(job.variant is DATA_PARALLEL for job in planned.jobs):
+def with_parity(planned: Plan, policy: Policy) -> Plan:
+    """The plan with every job of parity where it has level 0; the change is for the other jobs to execute."""
+    smoke = next((job for job in planned.jobs if job.variant is variants_of(Level.SMOKE)[0]), None)
+    if smoke is None:
         return planned
-    added = replace(default, variant=DATA_PARALLEL, purposes=(), settings={}, replaces="", reason=_FOR_PARITY)
-    return replace(planned, jobs=(*planned.jobs, added))
+    known, level = {job.id for job in planned.jobs}, Level.PARALLELISM
+    bare = replace(smoke, requires=(smoke.id,), changed=NO_CODE, purposes=(), reason=_ASKED)
+    added = (
+        with_obstacles(replace(bare, variant=item, checkpoint=variant_model(item, policy, smoke.checkpoint)), policy)
+        for item in PARITY_VARIANTS
+        if item.job_id not in known
+    )
+    return replace(
+        planned,
+        levels=tuple(sorted({*planned.levels, level})),
+        jobs=(*planned.jobs, *added),
+        reasons=planned.reasons if level in planned.levels else (*planned.reasons, Reason(level, None, _ASKED)),
+        not_required=tuple(item for item in planned.not_required if item.level is not level),
+    )
 
 
 def plan(
@@ -434,7 +445,8 @@ def _jobs(levels: tuple[Level, ...], paths: tuple[Classified, ...], policy: Poli
             reason = "" if variant is default else _why_variant(variant, paths, policy)
             if variant is default or reason:
                 requires = () if variant is smoke else (smoke.job_id,)
-                job = JobOutline(variant, requires, _checkpoint(variant, paths, policy), reason=reason)
+                checkpoint = variant_model(variant, policy, _checkpoint(variant, paths, policy))
+                job = JobOutline(variant, requires, checkpoint, reason=reason)
                 found.append(_small_enough(job, policy) if variant is default else job)
     return tuple(with_obstacles(job, policy) for job in found)
 

@@ -6,14 +6,14 @@ Here too: who may ask for what, whose code may run on the GPUs, and which overri
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from verl_e2e.core.model.access import ROLES, WIDE_ROLES, Access, Capability, OverrideRules
 from verl_e2e.core.model.jobs import REHEARSAL
-from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.space import VARIANTS, variant_named
+from verl_e2e.core.model.space import PARITY_VARIANTS, VARIANTS, variant_named
 from verl_e2e.core.pulls.forge import Pull
 from verl_e2e.core.pulls.ledger import Approval, Override, Priority, RecordedCommand, Run, RunState
 from verl_e2e.core.text.escape import suggest
@@ -67,9 +67,18 @@ def model(text: str) -> str | Unreadable:
     return Unreadable("no model id", "write it as on the Hugging Face Hub, such as model=Qwen/Qwen3-0.6B")
 
 
+PARITY = "parity"
+
+
+def variants_asked(name: str) -> tuple[Variant, ...]:
+    """The variants that an option's value names, all of one level; empty for an empty name."""
+    found = variant_named(name)
+    return PARITY_VARIANTS if name == PARITY else (found,) if found is not None else ()
+
+
 def variant(text: str) -> str | Unreadable:
-    """A variant by its job id."""
-    known = {item.job_id for item in VARIANTS}
+    """A variant by its job id, or every one of parity."""
+    known = {PARITY, *(item.job_id for item in VARIANTS)}
     return text if text in known else Unreadable("no such variant", suggest(text, known))
 
 
@@ -187,7 +196,13 @@ class Verb:
 
 OPTIONS = (
     Option("model", "ORG/NAME", "the Hugging Face model to train instead of the plan's", model),
-    Option("variant", "JOB", "one variant of the level, such as `2-vpp`, instead of its default", variant),
+    Option(
+        "variant",
+        "JOB",
+        "one variant of the level, such as `2-vpp`, instead of its default; `parity`, also as a word of its own "
+        "(`level2 parity`): every job of level 2 that is compared with an unsharded run",
+        variant,
+    ),
     Option("steps", "1..1000", "how many training steps the run takes", steps),
     Option("verl_ref", "SHA|REF", "the verl commit, branch or tag to test with instead of the policy's pin", verl_ref),
     Option("image", "NAME:TAG", "the container image, of the same name as the policy's", image),
@@ -362,7 +377,7 @@ def _spoken() -> tuple[str, ...]:
 
 def _levels(number: int, words: list[_Word]) -> Command:
     named: list[int] = []
-    left = list(words)
+    left = [replace(word, text=f"variant={PARITY}") if word.text.lower() == PARITY else word for word in words]
     while left and "=" not in left[0].text:
         word = left.pop(0)
         found = level_words(word.text.lower())
@@ -372,10 +387,10 @@ def _levels(number: int, words: list[_Word]) -> Command:
             raise _WrongError(word, "there is no such level, or the range runs backwards", "levels are 0 to 5")
         named.extend(found)
     options = _options(VERBS[LEVEL], left)
-    of_level = variant_named(options["variant"]) if "variant" in options else None
-    if of_level is not None and int(of_level.level) not in named:
+    of_level = {int(item.level) for item in variants_asked(options.get("variant", ""))}
+    if of_level - {*named}:
         # Another variant would run in its place.
-        fix = f"request level{int(of_level.level)} with it"
+        fix = f"request level{min(of_level)} with it"
         raise _WrongError(_given("variant", left), "not a variant of the levels that are requested", fix)
     if int(Level.SAVE_RESUME) in named and options.get("steps") == "1":
         raise _WrongError(_given("steps", left), "level 1 saves before its last step and resumes", "give 2 or more")

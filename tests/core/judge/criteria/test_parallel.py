@@ -6,16 +6,19 @@ from typing import Any
 
 import pytest
 
-from tests.core.builders import config_with, make_job
+from tests.core.builders import config_with, judged, make_job
 from tests.core.level_runs import PARALLEL_PIDS, Run, job_of, parallel_log, run_of
+from verl_e2e.core.compare.jobs import is_parity, unsharded
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.features import parallel_sizes, pipeline_schedule
 from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.related_runs import related_run_of
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import LoggedProcess
 from verl_e2e.core.model.fingerprints import Fingerprints, HookState, ModelInputs, ScheduleUse
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Outcome, Result
+from verl_e2e.core.model.related import Role
 from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.model.space import JobPoint, variants_of
 
@@ -25,14 +28,21 @@ SHAPES: dict[str, dict[str, Any]] = {
     "vpp": {"pipeline": 2, "chunks": 2, "world": 2},
     "cp": {"world": 2},
     "expert": {"tensor": 2, "world": 2, "rollout": 2},
-    "dp": {"data": 4, "world": 4},
+    "dp2-parity": {"data": 2, "world": 2},
+    "tp2-parity": {"tensor": 2, "world": 2, "rollout": 2},
+    "pp2-tied-parity": {"pipeline": 2, "world": 2},
 }
 
 
 def run(variant: str, **shape: Any) -> Run:
     """A run of the variant whose log shows these ranks."""
-    job = job_of(Level.PARALLELISM, variant)
-    return run_of(job, parallel_log(**shape), pids=PARALLEL_PIDS[: job.gpu_count])
+    job = job_of(Level.PARALLELISM, variant, steps=1, wrapper={"TOTAL_TRAIN_STEPS": "1"})
+    made = run_of(job, parallel_log(**shape), pids=PARALLEL_PIDS[: job.gpu_count])
+    if not is_parity(job):
+        return made
+    reference = replace(judged(), result=Result.PASS)
+    related = related_run_of(Role.UNSHARDED, unsharded(job), reference, made.facts, folder="related/unsharded")
+    return Run(made.record.model_copy(update={"related": (related,)}), made.facts)
 
 
 def test_every_variant_of_the_level_is_tried() -> None:
@@ -56,7 +66,7 @@ def test_a_run_with_the_ranks_of_its_sizes_passes(variant: str) -> None:
         ("dense", "tp=2 pp=2 (Level 2, dense)"),
         ("vpp", "pp=2 vpp=2 (Level 2, vpp)"),
         ("expert", "tp=2 ep=2 (Level 2, expert)"),
-        ("dp", "data parallel (Level 2, dp)"),
+        ("dp2-parity", "data parallel (Level 2, dp2-parity)"),
     ],
 )
 def test_the_sentence_of_a_pass_names_the_sizes(variant: str, text: str) -> None:
@@ -69,7 +79,7 @@ def test_expert_sizes_are_owned_up_to_be_those_of_the_configuration() -> None:
     assert text not in run("dense", **SHAPES["dense"]).verdict().limitations
 
 
-@pytest.mark.parametrize("variant", [name for name in SHAPES if name != "dp"])
+@pytest.mark.parametrize("variant", [name for name in SHAPES if name != "dp2-parity"])
 def test_the_card_claims_the_sizes_that_were_shown(variant: str) -> None:
     verdict = run(variant, **SHAPES[variant]).verdict()
     assert not [row for row in verdict.limitations if row.startswith("All parallel sizes are 1")]
@@ -101,7 +111,7 @@ def test_the_summary_names_sizes_workers_and_ranks() -> None:
         ("vpp", {"pipeline": 2, "chunks": 2, "world": 2, "rollout": 2}, "ranks in the log are 0, 1, its size is 1"),
         ("vpp", {"pipeline": 2, "chunks": 1, "world": 2}, "models of 1 chunk(s) were built"),
         ("cp", {"world": 2, "data": 2}, "the token counts are of 2 data-parallel ranks, the sizes leave 1"),
-        ("dp", {"world": 4, "data": 1}, "the token counts are of 1 data-parallel ranks, the sizes leave 4"),
+        ("dp2-parity", {"world": 2, "data": 1}, "counts are of 1 data-parallel ranks, the sizes leave 2"),
     ],
 )
 def test_a_log_that_shows_other_ranks_is_not_enough(variant: str, shape: dict[str, Any], text: str) -> None:
@@ -138,7 +148,7 @@ def test_the_run_of_another_variant_is_not_this_one(asked: str, ran: str) -> Non
     if asked == ran:
         return
     other = run(ran, **SHAPES[ran])
-    made = Run(other.record.model_copy(update={"job": job_of(Level.PARALLELISM, asked)}), other.facts)
+    made = Run(other.record.model_copy(update={"job": run(asked, **SHAPES[asked]).record.job}), other.facts)
     assert parallel_sizes(made.case()).state is not State.MET
     assert made.verdict().result is Result.BLOCKED
 
@@ -299,7 +309,7 @@ def test_only_pipelines_ask_for_a_schedule() -> None:
         for variant, shape in SHAPES.items()
         if Criterion.PIPELINE_SCHEDULE in {item.criterion for item in run(variant, **shape).verdict().evidence}
     }
-    assert asked == {"dense", "vpp"}
+    assert asked == {"dense", "vpp", "pp2-tied-parity"}
 
 
 def test_a_job_of_another_level_that_has_sizes_is_judged_by_them() -> None:

@@ -28,13 +28,13 @@ def series(name: str) -> tuple[StepMetrics, ...]:
 def compared_with_one_rank(name: str) -> Case:
     """A run on four data-parallel ranks that printed this series, compared with the same training on one rank."""
     steps = series(name)
-    job = job_of(Level.PARALLELISM, "dp", steps=len(steps))
+    job = job_of(Level.PARALLELISM, "dp2-parity", steps=len(steps))
     reference = RelatedRun(
         role=Role.UNSHARDED,
-        job_id="2-dp-unsharded",
+        job_id="0-unsharded",
         job_digest="d" * 64,
         bridge_commit="a" * 40,
-        folder="related/2-dp-unsharded",
+        folder="related/0-unsharded",
         result=Result.PASS,
         steps=tuple(
             RelatedStep(step=step_metrics.step, values=dict(step_metrics.values)) for step_metrics in series("one_rank")

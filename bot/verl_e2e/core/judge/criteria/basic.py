@@ -365,7 +365,7 @@ def _config_faults(job: Job, phase: PlannedPhase | None, values: Mapping[str, An
         yield f"{LORA_TARGETS} is {lookup(values, LORA_TARGETS, None)!r:.160}, asked {targets}"
     rank = lookup(values, LORA_RANK, NOT_PRINTED)
     # The reference of a parallel job trains what that job trains, adapters or the whole model.
-    needs_adapter = job.level is Level.SMOKE and not job.variant.endswith(f"-{UNSHARDED}")
+    needs_adapter = job.level is Level.SMOKE and not job.variant.endswith(UNSHARDED)
     if needs_adapter and not (isinstance(rank, int) and rank > 0):
         yield f"{LORA_RANK} is {'absent' if rank is NOT_PRINTED else repr(rank)[:80]}, level 0 needs LoRA"
 

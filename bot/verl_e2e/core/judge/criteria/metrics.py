@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from verl_e2e.core.compare.bands import band_of, tolerances_of
-from verl_e2e.core.compare.jobs import begins_equal
+from verl_e2e.core.compare.jobs import begins_equal, is_parity
 from verl_e2e.core.compare.steps import (
     ACTOR_NORM,
     CRITIC_NORM,
@@ -147,8 +147,9 @@ _UNTRAINED = 0.75
 
 
 def unsharded_parity(case: Case) -> Evidence:
-    """Level 2: the same training with and without parallelism agrees, where a comparison was requested."""
-    reference = _fit_reference(case, Role.UNSHARDED, _NO_REFERENCE, "the unsharded reference run")
+    """Level 2: the same training with and without parallelism agrees; a job that is not there for it may do without."""
+    absent = State.MISSING if is_parity(case.job) else State.WAIVED
+    reference = _fit_reference(case, Role.UNSHARDED, _NO_REFERENCE, "the unsharded reference run", absent)
     if isinstance(reference, Evidence):
         return reference
     found = _parity_of(case, reference)
@@ -232,12 +233,14 @@ def _reference(case: Case, role: Role) -> RelatedRun | None:
     return runs[-1] if runs else None
 
 
-def _fit_reference(case: Case, role: Role, sentence: str, name: str) -> RelatedRun | Evidence:
-    """The run to compare with, or that there is none, with the reason where it is known."""
+def _fit_reference(
+    case: Case, role: Role, sentence: str, name: str, absent: State = State.WAIVED
+) -> RelatedRun | Evidence:
+    """The run to compare with, or that there is none, with the reason where it is known; `absent` is the state then."""
     run = _reference(case, role)
     if run is None:
         reason = case.record.related_not_run.get(role)
-        return Evidence(State.WAIVED, f"{sentence} ({reason})" if reason else sentence, RELATED_FILE)
+        return Evidence(absent, f"{sentence} ({reason})" if reason else sentence, RELATED_FILE)
     if run.result is not Result.PASS:
         return Evidence(State.MISSING, f"{name} ended as {run.result}: {run.cause or run.stage}", RELATED_FILE)
     return run if run.steps else Evidence(State.MISSING, f"{name} recorded no metrics of a training step", RELATED_FILE)
