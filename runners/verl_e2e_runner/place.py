@@ -392,6 +392,8 @@ class HostPlace:
     gpus: tuple[int, ...] | None = None
     # Whether the host has the memory that its site states; None where it states none, or nothing was asked.
     memory: Finding | None = None
+    # How many other runs are on the host now.
+    others: Callable[[], int] = lambda: 0
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -505,13 +507,16 @@ def _with_others(
     number = take_first(held, runs, note)
     if number is None:
         return HostPlace(blocked(Check.OTHER_RUNS, f"{len(runs)} runs share this host already", _WAIT))
-    others = len(holders(file for file in runs if file != runs[number] and file.exists()))
-    finding = good(Check.OTHER_RUNS, f"kept apart from other runs of this host, {others} of them now")
+
+    def others() -> int:
+        return len(holders(file for file in runs if file != runs[number] and file.exists()))
+
+    finding = good(Check.OTHER_RUNS, f"kept apart from other runs of this host, {others()} of them now")
     shown = visible(devices().devices, {**environ, **job.site.process, **job.process}.get("CUDA_VISIBLE_DEVICES"))
     if not shown:
-        return HostPlace(finding, number)
+        return HostPlace(finding, number, others=others)
     try:
-        return HostPlace(finding, number, take_gpus(held, folder, shown, job.required_of_host, note))
+        return HostPlace(finding, number, take_gpus(held, folder, shown, job.required_of_host, note), others=others)
     except NoGpusError as error:
         return HostPlace(
             blocked(Check.OTHER_RUNS, str(error), "wait until they end, or use a host with more GPUs"), number

@@ -340,7 +340,9 @@ def _train(run: OpenRun, trees: Trees, seen: Preflight, executed: ExecutionRecor
                         imports_file=run.session.imports,
                         expected_roots=trees.import_roots,
                         gpu_sampler=GpuSampler(run.devices, environment.get("CUDA_VISIBLE_DEVICES"), process.numbers),
-                        memory_sampler=open_memory_sampler(process.numbers, run.job.site.needs.memory_gib),
+                        memory_sampler=open_memory_sampler(
+                            process.numbers, run.place.others, run.job.site.needs.memory_gib
+                        ),
                         clock=HostClock(),
                         progress=run.progress,
                         total_steps=launch.phase.last_step,

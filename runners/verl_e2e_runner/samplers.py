@@ -268,6 +268,8 @@ class MemorySampler:
     read: Callable[[], Sequence[Bound]]
     # Asks how many GiB the processes of the run hold; `exact=True` takes longer.
     held: Callable[..., float]
+    # How many other runs are on the host now.
+    others: Callable[[], int]
     # GiB that the run states as its need; None: it is never ended for its memory.
     need_gib: float | None = None
     # Why the run must end now, a sentence; else empty.
@@ -277,6 +279,7 @@ class MemorySampler:
     _readings: int = 0
     _most_held_gib: float = 0.0
     _least_left_gib: float = float("inf")
+    _most_others: int = 0
 
     def tick(self, now: float) -> dict[str, object] | None:
         """The data of a `memory` event when one is due at `now` (monotonic seconds), else None."""
@@ -299,21 +302,28 @@ class MemorySampler:
             return None
         self._due_at = now + SAMPLE_S
         self._readings += 1
-        return _memory_data(held, left) if becomes_event(self._readings - 1) else None
+        others = self.others()
+        self._most_others = max(self._most_others, others)
+        return _memory_data(held, left, others) if becomes_event(self._readings - 1) else None
 
     def peak(self) -> dict[str, object] | None:
-        """The data of the closing `memory` event: the most that the run held, the least that was left; None without."""
+        """The data of the closing `memory` event: the most held, the least left, the most other runs; None without."""
         if not self._readings:
             return None
-        return {"peak": _memory_data(self._most_held_gib, self._least_left_gib), "readings": self._readings}
+        peak = _memory_data(self._most_held_gib, self._least_left_gib, self._most_others)
+        return {"peak": peak, "readings": self._readings}
 
 
 def open_memory_sampler(
-    own: OwnProcesses, need_gib: float | None, *, read: Callable[[], Sequence[Bound]] = read_bounds
+    own: OwnProcesses,
+    others: Callable[[], int],
+    need_gib: float | None,
+    *,
+    read: Callable[[], Sequence[Bound]] = read_bounds,
 ) -> MemorySampler:
     """A sampler of the run's processes, whose numbers `own` looks for."""
-    return MemorySampler(read, lambda **options: held_gib(own(), **options), need_gib)
+    return MemorySampler(read, lambda **options: held_gib(own(), **options), others, need_gib)
 
 
-def _memory_data(held: float, left: float) -> dict[str, object]:
-    return {"held_mib": round(held * 1024), "available_mib": round(left * 1024)}
+def _memory_data(held: float, left: float, others: int) -> dict[str, object]:
+    return {"held_mib": round(held * 1024), "available_mib": round(left * 1024), "other_runs": others}

@@ -183,6 +183,8 @@ class Host:
     held: float = 10.0
     # What the run holds where forked pages are divided by their owners; None: the same.
     exact: float | None = None
+    # Other runs beside it.
+    others: int = 0
     looks: list[str] = field(default_factory=list)
 
     def read(self) -> Sequence[Bound]:
@@ -193,13 +195,13 @@ class Host:
         return self.exact if exact and self.exact is not None else self.held
 
     def sampler(self, need_gib: float | None = NEED) -> MemorySampler:
-        return MemorySampler(self.read, self.ask, need_gib)
+        return MemorySampler(self.read, self.ask, lambda: self.others, need_gib)
 
 
 def test_it_looks_at_the_processes_only_when_due() -> None:
     host = Host()
     sampler = host.sampler()
-    assert sampler.tick(50.0) == {"held_mib": 10240, "available_mib": 61440}
+    assert sampler.tick(50.0) == {"held_mib": 10240, "available_mib": 61440, "other_runs": 0}
     assert sampler.tick(50.0 + SAMPLE_S / 2) is None
     assert sampler.tick(50.0 + SAMPLE_S) is not None
     assert host.looks == ["quick", "quick"]
@@ -209,10 +211,11 @@ def test_the_peak_is_of_all_readings() -> None:
     host = Host()
     sampler = host.sampler()
     assert sampler.peak() is None
-    for tick, (held, left) in enumerate([(10, 60), (13, 30), (12, 40)]):
-        host.held, host.left = held, left
+    for tick, (held, left, others) in enumerate([(10, 60, 1), (13, 30, 3), (12, 40, 2)]):
+        host.held, host.left, host.others = held, left, others
         sampler.tick(tick * SAMPLE_S)
-    assert sampler.peak() == {"peak": {"held_mib": 13 * 1024, "available_mib": 30 * 1024}, "readings": 3}
+    peak = {"held_mib": 13 * 1024, "available_mib": 30 * 1024, "other_runs": 3}
+    assert sampler.peak() == {"peak": peak, "readings": 3}
 
 
 def test_a_run_above_its_need_is_lost_between_two_samples_when_memory_is_short() -> None:
@@ -226,7 +229,7 @@ def test_a_run_above_its_need_is_lost_between_two_samples_when_memory_is_short()
         "The host has 1.2 of 126.0 GiB of memory left, and the run holds 15.5 GiB, more than the 14 GiB of its "
         "needs.memory_gib."
     )
-    assert sampler.peak() == {"peak": {"held_mib": 15872, "available_mib": 1280}, "readings": 1}
+    assert sampler.peak() == {"peak": {"held_mib": 15872, "available_mib": 1280, "other_runs": 0}, "readings": 1}
 
 
 @pytest.mark.parametrize(
@@ -264,6 +267,6 @@ def test_a_run_within_its_need_goes_on_whatever_the_host_has(
 def test_a_run_above_its_need_goes_on_as_long_as_no_limit_is_nearly_reached(
     bounds: tuple[Bound, ...], loss: str
 ) -> None:
-    sampler = MemorySampler(lambda: bounds, Host(held=15.0).ask, NEED)
+    sampler = MemorySampler(lambda: bounds, Host(held=15.0).ask, lambda: 0, NEED)
     sampler.tick(0.0)
     assert sampler.loss.partition(",")[0] == loss

@@ -58,12 +58,14 @@ def test_runs_that_are_kept_apart_have_gpus_and_users_of_their_own(tmp_path: Pat
         assert second.finding.ok
         assert (first.gpus, second.gpus) == ((0, 1), (2,))
         assert (first.number, second.number) == (0, 1)
+        assert (first.others(), second.others()) == (1, 1)
         with place(tmp_path, job(2), host) as third:
             assert not third.finding.ok
             assert "needs 2 GPUs, and 1 of 4 are free" in third.finding.summary
             assert f"process {os.getpid()}" in third.finding.summary
     with place(tmp_path, job(4), host) as later:
         assert later.gpus == (0, 1, 2, 3)
+        assert later.others() == 0
 
 
 def test_parts_of_gpus_fill_one_before_the_next(tmp_path: Path) -> None:

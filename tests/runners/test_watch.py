@@ -163,7 +163,7 @@ class Scene:
     imports_file: Path
     roots: dict[str, str] = field(default_factory=dict)
     gpu: GpuSampler = field(default_factory=lambda: GpuSampler(Devices))
-    memory: MemorySampler = field(default_factory=lambda: open_memory_sampler(frozenset, None, read=tuple))
+    memory: MemorySampler = field(default_factory=lambda: open_memory_sampler(frozenset, lambda: 0, None, read=tuple))
     screen: io.StringIO = field(default_factory=io.StringIO)
 
     def at(self, seconds: float, text: str) -> None:
@@ -362,16 +362,18 @@ def test_the_gpu_peak_closes_the_samples(scene: Scene) -> None:
 
 def test_the_memory_peak_closes_the_samples(scene: Scene) -> None:
     left = iter([60.0, 30.0, 40.0])
-    scene.memory = MemorySampler(lambda: (Bound(126.0, 50.0),), lambda **_: next(left, 1.0), None)
+    scene.memory = MemorySampler(lambda: (Bound(126.0, 50.0),), lambda **_: next(left, 1.0), lambda: 2, None)
     scene.exits(12)
     scene.run()
     *samples, last = scene.events("memory")
-    assert samples == [{"held_mib": round(gib * 1024), "available_mib": 51200} for gib in (60, 30, 40)]
-    assert last == {"peak": {"held_mib": 61440, "available_mib": 51200}, "readings": 3}
+    assert samples == [{"held_mib": round(gib * 1024), "available_mib": 51200, "other_runs": 2} for gib in (60, 30, 40)]
+    assert last == {"peak": {"held_mib": 61440, "available_mib": 51200, "other_runs": 2}, "readings": 3}
 
 
 def test_a_run_above_its_need_leaves_a_host_without_memory_and_soon(scene: Scene) -> None:
-    scene.memory = MemorySampler(lambda: (Bound(126.0, 60.0 if scene.elapsed() < 20 else 1.0),), lambda **_: 15.0, 14.0)
+    scene.memory = MemorySampler(
+        lambda: (Bound(126.0, 60.0 if scene.elapsed() < 20 else 1.0),), lambda **_: 15.0, lambda: 0, 14.0
+    )
     scene.at(1, "stage train_step\n")
     ended = scene.run()
     assert (ended.reason, ended.exit_code) == (EndReason.HOST_MEMORY, None)
@@ -588,7 +590,7 @@ with Recorder(folder / "run", redactor=redactor(), monotonic=clock.monotonic) as
     ended = watch(
         process, Scanner(), recorder, limits=WatchLimits(60, dict(), end_grace_s=2), imports_file=folder / "probe",
         expected_roots=dict(), gpu_sampler=GpuSampler(Devices),
-        memory_sampler=open_memory_sampler(frozenset, None, read=tuple), clock=clock,
+        memory_sampler=open_memory_sampler(frozenset, lambda: 0, None, read=tuple), clock=clock,
         progress=ProgressLine(io.StringIO(), clock.monotonic, moving=False),
     )
 print(ended.reason.value, ended.survivors, flush=True)

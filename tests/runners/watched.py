@@ -33,7 +33,7 @@ def watched(
             imports_file=folder / "imports.jsonl",
             expected_roots={},
             gpu_sampler=GpuSampler(Devices),
-            memory_sampler=open_memory_sampler(process.numbers, need_gib, read=read),
+            memory_sampler=open_memory_sampler(process.numbers, lambda: 0, need_gib, read=read),
             clock=clock,
             progress=ProgressLine(io.StringIO(), clock.monotonic, moving=False),
         )
