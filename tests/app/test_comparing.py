@@ -84,7 +84,9 @@ def test_healthy_runs_enter_a_file_that_reads_back_the_same(tmp_path: Path) -> N
     folders.keep_bands(found, file)
     assert read_bands(file) == folders.own_bands(file) == found
     assert file.read_text() == bands_text(found)
-    (sentence,) = described(found)
+    sentence, took = described(found)
+    on = "0-lora-ddp on 1 x NVIDIA H200, processors unknown, other runs beside it: unknown"
+    assert took == f"  {on}: 2 runs; 1 more tell the noise"
     assert "2 healthy run(s), 0 pair(s); 3 more make a band" in sentence
 
 

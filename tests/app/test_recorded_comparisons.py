@@ -32,10 +32,12 @@ METRIC = re.compile(rb"( - (?P<name>[\w/@.-]+):)(?P<value>[-+\w.]+)")
 
 def twin_as(role: Role) -> RelatedRun:
     """The run of the same training on one GPU, never interrupted."""
-    job = FOLDERS.record(UNINTERRUPTED_RUN).job
-    assert job is not None
+    record = FOLDERS.record(UNINTERRUPTED_RUN)
+    assert record.job is not None
     (verdict,) = judge_folders(FOLDERS, UNINTERRUPTED_RUN)
-    return related_run_of(role, job, verdict, FOLDERS.facts(UNINTERRUPTED_RUN), folder="related/reference")
+    return related_run_of(
+        role, record.job, verdict, record, FOLDERS.facts(UNINTERRUPTED_RUN), folder="related/reference"
+    )
 
 
 def with_reference(run: Path, out: Path, role: Role) -> Path:

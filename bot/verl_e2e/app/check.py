@@ -392,9 +392,10 @@ def _run_followup(
         )
     verdict, facts = _follow_up(asked.job, place.folder, asked.allowed, services, say)
     baselines, is_new = services.baselines, asked.role in _KEPT and not kept
-    if baselines is not None and is_new and related_runs.may_be_kept(services.folders.record(place.folder), verdict):
+    record = services.folders.record(place.folder)
+    if baselines is not None and is_new and related_runs.may_be_kept(record, verdict):
         baselines.keep(_key(asked.job, place), place.folder)
-    run = related_runs.related_run_of(asked.role, asked.job, verdict, facts, folder=place.name, cached=kept)
+    run = related_runs.related_run_of(asked.role, asked.job, verdict, record, facts, folder=place.name, cached=kept)
     say(f"{main.id}: {asked.role.spoken} ended as {ended(run)}")
     return run
 

@@ -18,6 +18,7 @@ from verl_e2e.core.compare.bands import (
     with_pair,
 )
 from verl_e2e.core.compare.jobs import begins_equal, job_differences
+from verl_e2e.core.compare.performance import performance_bands
 from verl_e2e.core.compare.steps import Report, compare_steps
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.metrics import baselines_of, case_options, figure_title
@@ -195,13 +196,14 @@ def _healthy(folders: RunFolders, folder: Path) -> HealthyRun:
 
 
 def described(bands: Bands) -> tuple[str, ...]:
-    """One sentence for each probe: how much was measured, and what follows from it."""
+    """One sentence for each probe: how much was measured, and what follows from it; its time and memory below."""
     rows = []
     for digest, probe in sorted(bands.probes.items()):
         band, missing = band_from(probe), ENOUGH - len(probe.healthy)
         text = f"correlation below {band.bound:.5f} fails" if band else f"{missing} more make a band"
         counts = f"{len(probe.healthy)} healthy run(s), {len(probe.pairs)} pair(s)"
         rows.append(f"{digest[:12]} ({probe.about}): {counts}; {text}")
+        rows += [f"  {row}" for row in performance_bands(probe)]
     return tuple(rows) or ("nothing is measured yet: the fixed bounds and the stated tolerances hold",)
 
 

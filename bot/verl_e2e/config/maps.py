@@ -165,7 +165,7 @@ def policy_bands(policy: Policy, file: Path | None, changes: ChangeSource, commi
 
 def bands_text(bands: Bands) -> str:
     """The text of a bands file with these measurements; the same measurements always give the same text."""
-    document = bands.model_dump(mode="json", by_alias=True)
+    document = bands.model_dump(mode="json", by_alias=True, exclude_none=True)
     return _HEAD + yaml.safe_dump(document, sort_keys=True, width=120)
 
 

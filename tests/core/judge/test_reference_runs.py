@@ -15,18 +15,18 @@ from verl_e2e.core.model.related import Role
 
 PASSED, FAILED = judged("level0-image-tree-first"), judged("level0-lora-exception")
 JOB = make_job()
-HOST = make_environment()
+HOST, RECORD = make_environment(), make_record()
 STARTED = (Event(t_s=0.0, kind="started", data={"digest": JOB.digest()}),)
 
 
 def test_what_is_kept_of_a_run_are_its_verdict_its_line_and_its_training_steps() -> None:
     facts = make_facts(steps=(StepMetrics(0, 1, {"a": 1.0}), StepMetrics(1, 2, {"a": 2.0})))
-    kept = related_run_of(Role.MERGE_BASE, JOB, FAILED, facts, folder="base", cached=True)
+    kept = related_run_of(Role.MERGE_BASE, JOB, FAILED, RECORD, facts, folder="base", cached=True)
     assert (kept.result, kept.cached, [step.step for step in kept.steps]) == (Result.FAIL, True, [1])
     assert kept.excerpt
-    passed = related_run_of(Role.RETRY, JOB, PASSED, None, folder="again")
+    passed = related_run_of(Role.RETRY, JOB, PASSED, RECORD, None, folder="again")
     assert (passed.result, passed.excerpt, passed.steps) == (Result.PASS, "", ())
-    silent = related_run_of(Role.RETRY, JOB, replace(FAILED, key_lines=()), None, folder="again")
+    silent = related_run_of(Role.RETRY, JOB, replace(FAILED, key_lines=()), RECORD, None, folder="again")
     assert silent.excerpt == ""
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.core.executions import TRANSFORM, change
 from tests.core.pulls.entries import HEAD, OTHER, SMOKE, WANTED, run
+from verl_e2e.core.model.access import Slowdown
 from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.jobs import (
     PICTURES,
@@ -53,6 +54,7 @@ OTHERS: dict[str, Any] = {
     "checkpoint": MADE,
     "data": PICTURES,
     "isolation": Isolation.REQUIRED,
+    "performance": Slowdown.FAIL,
     "level": Level.SAVE_RESUME,
     "schema_": 2,
     "changed": change(TRANSFORM),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import stdev
 
 from verl_e2e.core.compare.jobs import about, probe_digest, training_digest
+from verl_e2e.core.compare.performance import performance_of
 from verl_e2e.core.compare.steps import (
     COMPARED,
     DATA,
@@ -25,7 +26,7 @@ from verl_e2e.core.model.jobs import Digest, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import Record
-from verl_e2e.core.model.related import Bands, Healthy, PairStep, Probe, RunPair
+from verl_e2e.core.model.related import Bands, Healthy, PairStep, Performance, Probe, RunPair
 from verl_e2e.core.triage.silent import AGREEMENT
 
 ENOUGH = 5
@@ -89,6 +90,11 @@ def tolerances_of(bands: Bands | None, job: Job, steps: Sequence[StepValues] = (
         return STATED_TOLERANCES
     source = f"tolerances measured on {len(pairs)} pair(s) of identical runs"
     return Tolerances(source, measured[True], measured[False])
+
+
+def measured_runs(bands: Bands | None, job: Job) -> tuple[Performance, ...]:
+    """What the healthy runs of the job's probe took, on whichever hosts."""
+    return tuple(item.performance for item in _probe(bands, job).healthy if item.performance is not None)
 
 
 def _probe(bands: Bands | None, job: Job) -> Probe:
@@ -161,6 +167,7 @@ class HealthyRun:
     job: Job
     steps: tuple[StepMetrics, ...]
     run: Digest
+    performance: Performance | None
 
 
 def healthy_run(name: str, record: Record, facts: LogFacts | None, result: Result, cause: str) -> HealthyRun:
@@ -170,15 +177,22 @@ def healthy_run(name: str, record: Record, facts: LogFacts | None, result: Resul
         raise NotHealthyError(f"{name}: judged {why}; a band takes only runs that passed")
     # What tells one run from another of the same job: when each thing happened.
     rows = json.dumps([[event.t_s, event.kind] for event in record.events], separators=(",", ":"))
-    return HealthyRun(name, record.job, facts.steps, hashlib.sha256(rows.encode()).hexdigest())
+    run = hashlib.sha256(rows.encode()).hexdigest()
+    return HealthyRun(name, record.job, facts.steps, run, performance_of(record, facts.steps))
 
 
 def healthy_of(run: HealthyRun) -> Healthy:
-    """What a band keeps of a healthy run: the correlation at step 1."""
+    """What a band keeps of a healthy run: the correlation at step 1, and what the run took."""
     found = next((item.values.get(AGREEMENT, math.nan) for item in run.steps if item.step == 1), math.nan)
     if not math.isfinite(found):
         raise NotHealthyError(f"{run.name}: no {AGREEMENT} at step 1; a band needs that number")
-    return Healthy(run=run.run, job=run.job.id, bridge_commit=run.job.bridge.commit, correlation=found)
+    return Healthy(
+        run=run.run,
+        job=run.job.id,
+        bridge_commit=run.job.bridge.commit,
+        correlation=found,
+        performance=run.performance,
+    )
 
 
 def pair_of(first: HealthyRun, other: HealthyRun) -> RunPair:

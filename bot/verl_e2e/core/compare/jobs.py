@@ -123,6 +123,15 @@ def training_digest(job: Job) -> str:
     return _digest(job, _PLACE_VARIABLE, _PLACE_OVERRIDE, **commits)
 
 
+_PATHS = re.compile(r".*_(PATH|FILES)|MODEL_ID"), re.compile(r"\+{0,2}(data\.(train|val)_files|[\w.]*_path)=")
+
+
+def settings_digest(job: Job) -> str:
+    """What decides the time and the memory of a training at one verl commit: all that it is asked to do but paths."""
+    process = sorted(job.process.items())
+    return _digest(job, *_PATHS, gpus=job.gpu_count, verl=job.verl.commit, steps=job.steps, process=process)
+
+
 def _digest(job: Job, variables: re.Pattern[str], overrides: re.Pattern[str], **more: object) -> str:
     """The digest of what a training is made of, without some variables and overrides."""
     chosen = job.checkpoint

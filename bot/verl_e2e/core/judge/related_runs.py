@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
 
 from verl_e2e.core.compare.jobs import is_parity, unsharded
+from verl_e2e.core.compare.performance import performance_of
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case, wants_save
 from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion
@@ -228,9 +229,9 @@ _CONCLUSIVE = frozenset({Result.PASS, Result.FAIL})
 
 
 def related_run_of(
-    role: Role, job: Job, verdict: Verdict, facts: LogFacts | None, *, folder: str, cached: bool = False
+    role: Role, job: Job, verdict: Verdict, record: Record, facts: LogFacts | None, *, folder: str, cached: bool = False
 ) -> RelatedRun:
-    """What `related.json` says of a run: its verdict, the marks of its failure, and the metrics of its steps."""
+    """What `related.json` says of a run: its verdict, the marks of its failure, its steps, and what it took."""
     steps = [step for step in facts.steps if step.step > 0] if facts else []
     # The line that decided; a Pass has none.
     shown = [item.excerpt for item in verdict.key_lines if item.criterion != Criterion.RESOLVED_CONFIG]
@@ -248,6 +249,7 @@ def related_run_of(
         cached=cached,
         fingerprint=verdict.fingerprint,
         steps=tuple(RelatedStep(step=step.step, values=dict(step.values)) for step in steps),
+        performance=performance_of(record, steps),
     )
 
 

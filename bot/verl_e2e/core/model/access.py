@@ -140,6 +140,17 @@ class Demand(StrEnum):
     ALLOW = "allow"
 
 
+class Slowdown(StrEnum):
+    """What a job makes of time or memory beyond the noise of healthy runs."""
+
+    # It shows it with its evidence.
+    SHOW = "show"
+    # It is a limitation, which the card of the pull request has too.
+    WARN = "warn"
+    # It fails.
+    FAIL = "fail"
+
+
 class ExecutionRules(Document):
     """What the gate makes of what did not run, of what nothing is known of, and of what no host can run."""
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
-from verl_e2e.core.model.access import Demand
+from verl_e2e.core.model.access import Demand, Slowdown
 from verl_e2e.core.model.document import FEATURES, Address, DescribedDocument, Document, ImageText, Text, name_among
 from verl_e2e.core.model.execution import MOST_PURPOSES, ChangedCode, Purpose
 from verl_e2e.core.model.levels import Level
@@ -382,6 +382,8 @@ class Job(Document):
     bridge_tests_limit_s: Annotated[int, Field(ge=1)] = 300
     # Whether a Pass needs a result of the Bridge tests.
     require_bridge_checks: bool = False
+    # What it makes of time or memory beyond the noise of healthy runs.
+    performance: Slowdown = Slowdown.WARN
     # Dotted keys of the resolved configuration, with the values that the run itself must print.
     expected: dict[str, bool | int | float | str | None] = Field(default_factory=dict)
     # What a run of level 4 must show.

@@ -587,6 +587,20 @@ class GpuEvent(EventData):
     peak: list[GpuPeak] = []
 
 
+class MemoryPeak(EventData):
+    """The peak of a `memory` event."""
+
+    held_mib: int = 0
+    # The most other runs on the host; None where they were not counted.
+    other_runs: int | None = None
+
+
+class MemoryEvent(EventData):
+    """`memory`: the last one of a start of the wrapper holds the peak."""
+
+    peak: MemoryPeak | None = None
+
+
 class LeftRunning(EventData):
     """`left_running`: the processes of the run that could not be ended."""
 

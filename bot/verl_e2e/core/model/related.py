@@ -60,6 +60,30 @@ class RelatedStep(Document):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
+_Figure = Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+
+
+class Performance(Document):
+    """What one run took of time and memory, and what it may be compared by; None for a figure that is not recorded."""
+
+    # What it was asked to do, without the commits under test.
+    settings: Digest
+    # Interpreter, driver, packages, isolation, and what of ours was recorded in its processes.
+    stack: Digest
+    # Its GPUs and the processors of its host.
+    host: str
+    # The most other runs that the host had meanwhile; None where that is not recorded.
+    other_runs: Annotated[int, Field(ge=0)] | None = None
+    # Seconds of a step: the mean of the faster half of those after the first.
+    step_s: _Figure = None
+    # Tokens per second and GPU, of the same kind of half.
+    tokens_per_s: _Figure = None
+    # The most that a trainer allocated on a GPU.
+    gpu_gib: _Figure = None
+    # The most that the processes of the run held of the host's memory.
+    host_gib: _Figure = None
+
+
 class RelatedRun(Document):
     """One related run: its job, its verdict, and the metrics of its steps."""
 
@@ -83,6 +107,8 @@ class RelatedRun(Document):
     # What identifies its failure, compared by `verl_e2e.core.judge.related_runs`.
     fingerprint: Annotated[tuple[str, ...], FailFast(), Field(max_length=MOST_MARKS)] = ()
     steps: Annotated[tuple[RelatedStep, ...], FailFast(), Field(max_length=MOST_STEPS)] = ()
+    # Its time and memory, None where they say nothing.
+    performance: Performance | None = None
 
 
 class Related(Document):
@@ -101,12 +127,14 @@ Correlation = Annotated[float, Field(ge=-1.0, le=1.000001)]
 
 
 class Healthy(Document):
-    """The correlation of trainer and rollout at step 1 of one healthy run; `run` is the digest of its events."""
+    """What one healthy run measured: trainer and rollout's correlation at step 1; `run` is the digest of its events."""
 
     run: Digest
     job: str
     bridge_commit: Sha
     correlation: Correlation
+    # Its time and memory, None where they are not known.
+    performance: Performance | None = None
 
 
 class PairStep(Document):

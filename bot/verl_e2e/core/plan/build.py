@@ -176,6 +176,7 @@ def build_job(
         chosen_tests=chosen,
         bridge_tests_limit_s=policy.test_choice.seconds,
         require_bridge_checks=require_bridge_checks,
+        performance=policy.performance,
         expected={**expected, **outline.active_when},
         features=tuple(
             JobFeature(name=feature.name, active_when=dict(feature.active_when)) for feature in outline.features

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
-from verl_e2e.core.model.access import Access, GateSettings, OverrideRules
+from verl_e2e.core.model.access import Access, GateSettings, OverrideRules, Slowdown
 from verl_e2e.core.model.document import (
     FEATURES,
     Address,
@@ -439,6 +439,8 @@ class PolicyFile(DescribedDocument):
     """Jobs that are known to fail on unchanged code at certain commits; they are not run."""
     require_bridge_checks: bool = True
     """Whether a gate needs the focused Bridge tests on this very commit."""
+    performance: Slowdown = Slowdown.WARN
+    """What a job makes of time or memory beyond the noise of healthy runs; see docs/parity.md."""
     isolation: Isolation = Isolation.PREFERRED
     """Whether a job may run where the code under test cannot be kept apart from the recorder; a fork's never may."""
     bridge_tests: tuple[Text, ...] = ()

@@ -41,7 +41,9 @@ def run(variant: str, **shape: Any) -> Run:
     if not is_parity(job):
         return made
     reference = replace(judged(), result=Result.PASS)
-    related = related_run_of(Role.UNSHARDED, unsharded(job), reference, made.facts, folder="related/unsharded")
+    related = related_run_of(
+        Role.UNSHARDED, unsharded(job), reference, made.record, made.facts, folder="related/unsharded"
+    )
     return Run(made.record.model_copy(update={"related": (related,)}), made.facts)
 
 

@@ -7,8 +7,9 @@ how far they may differ, and `core/signal` judges whether a run learned.
 import math
 from collections.abc import Iterator, Sequence
 
-from verl_e2e.core.compare.bands import band_of, tolerances_of
+from verl_e2e.core.compare.bands import band_of, measured_runs, tolerances_of
 from verl_e2e.core.compare.jobs import begins_equal, is_parity
+from verl_e2e.core.compare.performance import compare_performance, performance_of
 from verl_e2e.core.compare.steps import (
     ACTOR_NORM,
     CRITIC_NORM,
@@ -21,12 +22,13 @@ from verl_e2e.core.compare.steps import (
 )
 from verl_e2e.core.judge.case import Case, trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.basic import global_step
+from verl_e2e.core.model.access import Slowdown
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import JOB_FILE, Record
-from verl_e2e.core.model.related import RELATED_FILE, RelatedRun, Role
+from verl_e2e.core.model.related import RELATED_FILE, Performance, RelatedRun, Role
 from verl_e2e.core.signal import curves
 from verl_e2e.core.signal.report import (
     BaselineRun,
@@ -285,6 +287,33 @@ def _figures(found: MetricComparison) -> str:
     return f"{name} {last.run:.4g} against {last.reference:.4g}{of_larger}"
 
 
+def has_measured_runs(case: Case) -> bool:
+    """Whether it is known what healthy runs of the job, or its runs on the merge base, took."""
+    return bool(measured_runs(case.record.bands, case.job) or _took(case))
+
+
+def _took(case: Case) -> tuple[Performance, ...]:
+    """What the runs on the merge base took that passed."""
+    passed = (run.performance for run in case.related(Role.MERGE_BASE) if run.result is Result.PASS)
+    return tuple(found for found in passed if found is not None)
+
+
+def performance(case: Case) -> Evidence:
+    """Time and memory within the noise of healthy runs; beyond it the policy says what follows."""
+    own = performance_of(case.record, case.train_steps())
+    if own is None:
+        return Evidence(State.WAIVED, "time and memory are not compared: the run did not train all of its steps")
+    found = compare_performance(own, measured_runs(case.record.bands, case.job), _took(case))
+    figures, line = "; ".join(map(str, found.rows)), _line(case, case.job.steps)
+    state, summary = State.MET, "time and memory are within the noise of healthy runs"
+    if found.findings:
+        state, summary = _SLOWDOWN[case.job.performance], "; ".join(found.findings)
+    elif found.unsaid:
+        state, summary = State.WAIVED, f"not compared with healthy runs: {'; '.join(found.unsaid)}"
+    return Evidence(state, summary, case.log, line, f"{summary}: {figures}" if figures else summary)
+
+
+_SLOWDOWN = {Slowdown.SHOW: State.MET, Slowdown.WARN: State.WAIVED, Slowdown.FAIL: State.BROKEN}
 _CURVES = {
     "reward": curves.REWARD,
     "loss": curves.POLICY_LOSS,

@@ -51,6 +51,7 @@ class Criterion(StrEnum):
     FSDP_ACTIVE = "fsdp_active"
     FEATURE_ACTIVE = "feature_active"
     LEARNING_SIGNAL = "learning_signal"
+    PERFORMANCE = "performance"
     # Held against a verdict once the back end says what it saw, in `run_record.py`: it has no row.
     RUN_RECORD = "run_record"
     CHANGE_EXECUTED = evidence.CHANGE_EXECUTED
@@ -346,6 +347,16 @@ CRITERIA: tuple[CriterionRow, ...] = (
             "Find what depends on the parallel sizes: finalizing gradients across ranks, loss scaling, sharded "
             "weights; `verl-e2e parity` shows every step."
         ),
+    ),
+    CriterionRow(
+        Criterion.PERFORMANCE,
+        metrics.performance,
+        when=metrics.has_measured_runs,
+        stage=Stage.TRAIN_STEP,
+        broken=Broken.AFTER_END,
+        gap=Gap.NONE,
+        key=True,
+        fix="Profile the named part of the step on head and merge base: `timing_s/...` of metrics.jsonl says which.",
     ),
     CriterionRow(
         Criterion.CHANGE_EXECUTED, change_executed, when=lambda case: bool(case.job.changed), gap=Gap.NONE, key=True
