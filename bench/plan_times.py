@@ -49,21 +49,21 @@ def main() -> None:
     commits = repository.first_parents(options.head, options.count + options.warm_up)[::-1]
     profile = cProfile.Profile() if options.profile else None
     rows = []
-    for position, (commit, parent) in enumerate(commits):
+    for position, commit in enumerate(commits):
         measured = position >= options.warm_up
         if profile is not None and measured:
             profile.enable()
         before = len(started), time.perf_counter(), time.process_time()
-        planned = planner.plan(parent, commit, policy)
+        planned = planner.plan(commit.parent, commit.sha, policy)
         wall_s, cpu_s = time.perf_counter() - before[1], time.process_time() - before[2]
         if profile is not None:
             profile.disable()
         git_processes = len(started) - before[0]
         if measured:
             levels = tuple(int(level) for level in planned.plan.levels)
-            rows.append(Row(commit, wall_s, cpu_s, git_processes, levels))
+            rows.append(Row(commit.sha, wall_s, cpu_s, git_processes, levels))
         if options.out is not None:
-            _write(with_details(planned, order), options.out / f"{commit}.txt")
+            _write(with_details(planned, order), options.out / f"{commit.sha}.txt")
     _show("all", rows)
     _show("that need a level", [row for row in rows if row.levels])
     for row in sorted(rows, key=lambda row: -row.wall_s)[: options.slowest]:

@@ -388,7 +388,14 @@ def test_contents_with_newlines_and_headers_inside_are_told_apart(checkout: Chec
 def test_the_first_parent_line_ends_at_the_root(checkout: Checkout) -> None:
     commits = [checkout.commit(str(number)) for number in range(3)]
     line = GitRepository(checkout.path).first_parents("HEAD", 10)
-    assert line == ((commits[2], commits[1]), (commits[1], commits[0]))
+    assert [(commit.sha, commit.parent) for commit in line] == [(commits[2], commits[1]), (commits[1], commits[0])]
+
+
+def test_who_wrote_a_commit_and_what_it_says_are_told_as_they_are(checkout: Checkout) -> None:
+    checkout.commit("first")
+    checkout.commit("\x1b[31m@mona: a | b\n\nmore")
+    (commit,) = GitRepository(checkout.path).first_parents("HEAD", 1)
+    assert (commit.author, commit.subject) == ("A", "\x1b[31m@mona: a | b")
 
 
 @pytest.mark.parametrize("own_session", [False, True])

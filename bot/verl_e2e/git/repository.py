@@ -23,7 +23,7 @@ from tempfile import mkdtemp
 from typing import Generic, TypeVar
 from weakref import finalize
 
-from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus, SubmoduleBump
+from verl_e2e.core.model.change import Change, ChangedPath, HistoryCommit, Merge, PathStatus, SubmoduleBump
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.git.program import (
     OBJECT_SIZES,
@@ -304,11 +304,13 @@ class GitRepository:
         found = self._entry(revision, path)
         return found.id if found is not None and found.mode == SUBMODULE_MODE else None
 
-    def first_parents(self, head: str, count: int) -> tuple[tuple[str, str], ...]:
-        """The last commits on the first-parent line up to `head`, newest first, each with its first parent."""
-        output = self._run("rev-list", "--first-parent", "--parents", f"--max-count={count}", self.resolve(head))
-        rows = (line.split() for line in output.decode("ascii").splitlines())
-        return tuple((row[0], row[1]) for row in rows if len(row) > 1)
+    def first_parents(self, head: str, count: int) -> tuple[HistoryCommit, ...]:
+        """The last commits on the first-parent line up to `head`, newest first; not one that has no parent."""
+        form = "--format=tformat:%H%x00%P%x00%an%x00%s"
+        listed = self._run("log", "-z", "--first-parent", form, f"--max-count={count}", self.resolve(head), "--")
+        fields = listed.decode("utf-8", "replace").split("\0")
+        rows = zip(*(fields[start::4] for start in range(4)), strict=False)
+        return tuple(HistoryCommit(sha, of[:40], author, subject) for sha, of, author, subject in rows if of)
 
     def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
         """The plain files at a commit below a folder, each with the id of its content; `links` has the others."""

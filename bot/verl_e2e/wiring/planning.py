@@ -310,9 +310,9 @@ def replay(order: PlanRequest, count: int, head: str) -> Usage:
     with repository_named_by(order, policy):
         planner = planner_of(repository, order, policy, head)
     plans: list[Plan | None] = []
-    for commit, parent in repository.first_parents(head, count):
+    for commit in repository.first_parents(head, count):
         try:
-            plans.append(planner.plan(parent, commit, policy).plan)
+            plans.append(planner.plan(commit.parent, commit.sha, policy).plan)
         except OtherRepositoryError:
             # Before the package came to the repository.
             plans.append(None)

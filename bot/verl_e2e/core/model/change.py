@@ -71,6 +71,20 @@ class Merge:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryCommit:
+    """A commit on the first-parent line of a branch. Author and subject are whatever someone wrote there."""
+
+    # Its full SHA.
+    sha: str
+    # The commit before it on the line.
+    parent: str
+    # The name of its author, as git has it.
+    author: str
+    # The first line of its message.
+    subject: str
+
+
 def readable(name: str) -> str:
     """The name with lone surrogates written as `\\xNN`: safe to encode as UTF-8, unchanged when it already is."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
