@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from verl_e2e.core.compare.cell_map import AskedCells
     from verl_e2e.core.compare.rehearsal import CellRecord, Observed, RunNote
     from verl_e2e.core.judge.criteria.run_record import BackendTimes
-    from verl_e2e.core.model.change import Change, Merge
+    from verl_e2e.core.model.change import Change, HistoryCommit, Merge
     from verl_e2e.core.model.facts import LogFacts
     from verl_e2e.core.model.jobs import Job, RehearsalJob
     from verl_e2e.core.model.levels import Level
@@ -54,6 +54,13 @@ class ChangeSource(Protocol):
         """The file's content at a revision, None when it is not there."""
 
 
+class History(Protocol):
+    """The commits of a repository, one after the other."""
+
+    def first_parents(self, head: str, count: int) -> tuple[HistoryCommit, ...]:
+        """The last commits on the first-parent line up to `head`, newest first; not one that has no parent."""
+
+
 class SourceTrees(ChangeSource, Protocol):
     """A change source that also gives whole trees and many contents at once."""
 
@@ -70,7 +77,7 @@ class SourceTrees(ChangeSource, Protocol):
         """What merging the head into the base gives, as a commit that can be read here."""
 
 
-class Revisions(ChangeSource, Protocol):
+class Revisions(ChangeSource, History, Protocol):
     """A change source that knows what a name stands for."""
 
     def resolve(self, revision: str) -> str:
@@ -220,8 +227,30 @@ class Pulls(Protocol):
         """A file's content at a revision, None when it is not there."""
 
 
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """An open issue of our App."""
+
+    number: int
+    # Its text, in Markdown.
+    body: str
+
+
+class Issues(Protocol):
+    """The issues of a repository; their comments are those of `Conversation`, by the same numbers."""
+
+    def find(self, repository: str, marker: str) -> Issue | None:
+        """The newest open issue of our App whose text begins with a line."""
+
+    def open(self, repository: str, title: str, body: str, labels: tuple[str, ...]) -> int:
+        """Open an issue and give its number; where that may have been done before, one with this text is found."""
+
+    def close(self, repository: str, number: int) -> None:
+        """Close an issue of ours; one that is closed stays so."""
+
+
 class Conversation(Protocol):
-    """The comments of a pull request."""
+    """The comments of a pull request, or of an issue."""
 
     def comments(self, ref: PullRef) -> tuple[Comment, ...]:
         """All comments, oldest first."""

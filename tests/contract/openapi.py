@@ -23,8 +23,11 @@ DESCRIPTION = "node_modules/@octokit/openapi/generated/api.github.com.json"
 _ROOT = "urn:github"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _SHOWN = 300
-# The description of an App within a check suite lists the events that there were before merge queues.
-_KNOWN_HOLE = re.compile(r"\.app\.events\[\d+\]: 'merge_group' is not one of")
+# The descriptions of an App within a check suite and an issue list the events that there were before merge queues.
+_KNOWN_HOLE = re.compile(
+    r"\.app\.events\[\d+\]: 'merge_group' is not one of"
+    r"|\.issue\.performed_via_github_app\.events\[\d+\]: '(merge_group|workflow_job)' is not one of"
+)
 _formats = FormatChecker(())
 
 

@@ -10,7 +10,7 @@ from tests.contract.openapi import all_violations, contract
 from tests.fakes.github_standin.faults import server_error
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.checks import GithubChecks
-from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
+from verl_e2e.adapters.github.pulls import GithubConversation, GithubIssues, GithubPeople, GithubPulls, PublicRepository
 from verl_e2e.adapters.github.session import anonymously
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.core.pulls.forge import Annotation, CheckRun
@@ -47,6 +47,9 @@ ASKED = {
     "GET /repos/{owner}/{repo}/git/blobs/{sha}",
     "GET /repos/{owner}/{repo}/git/ref/{ref*}",
     "GET /repos/{owner}/{repo}/installation",
+    "GET /repos/{owner}/{repo}/commits",
+    "GET /repos/{owner}/{repo}/commits/{ref}",
+    "GET /repos/{owner}/{repo}/issues",
     "GET /repos/{owner}/{repo}/issues/{number}/comments",
     "GET /repos/{owner}/{repo}/pulls",
     "GET /repos/{owner}/{repo}/pulls/{number}",
@@ -54,12 +57,14 @@ ASKED = {
     "GET /repos/{owner}/{repo}/rules/branches/{branch}",
     "PATCH /repos/{owner}/{repo}/check-runs/{check}",
     "PATCH /repos/{owner}/{repo}/issues/comments/{comment}",
+    "PATCH /repos/{owner}/{repo}/issues/{number}",
     "POST /app/hook/deliveries/{delivery}/attempts",
     "POST /app/installations/{installation}/access_tokens",
     "POST /repos/{owner}/{repo}/actions/runs/{run}/cancel",
     "POST /repos/{owner}/{repo}/actions/runs/{run}/force-cancel",
     "POST /repos/{owner}/{repo}/actions/workflows/{workflow}/dispatches",
     "POST /repos/{owner}/{repo}/check-runs",
+    "POST /repos/{owner}/{repo}/issues",
     "POST /repos/{owner}/{repo}/issues/comments/{comment}/reactions",
     "POST /repos/{owner}/{repo}/issues/{number}/comments",
 }
@@ -90,6 +95,14 @@ def _talk(at: GithubAdapters) -> None:
     comment_id = talk.comment(ONE, "first")
     talk.edit(ONE, comment_id, "second")
     talk.react(ONE, comment_id, "eyes")
+
+
+def _watch(at: GithubAdapters) -> None:
+    issues = GithubIssues(at.github)
+    number = issues.open(REPOSITORY, "title", "<!-- marker -->\n\ntext", ("red",))
+    issues.close(REPOSITORY, number)
+    assert issues.find(REPOSITORY, "<!-- marker -->") is None
+    PublicRepository(at.github, REPOSITORY).first_parents("main", 10)
 
 
 def _check(at: GithubAdapters) -> None:
@@ -149,6 +162,7 @@ def test_every_request_of_our_adapters_is_as_github_describes_it(tmp_path: Path,
         at.world.team("octo/e2e", "ada")
         _read(at)
         _talk(at)
+        _watch(at)
         _check(at)
         _run(at, tmp_path / "run")
         _deliver(at)

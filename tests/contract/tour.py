@@ -152,6 +152,13 @@ def _conversation(world: World, repository: str) -> Iterator[Call]:
     yield Call("GET", "/orgs/octo/teams/owners/memberships/alice")
     yield Call("GET", "/orgs/octo/teams/owners/memberships/bob")
     yield Call("GET", "/users/alice")
+    yield Call("POST", f"{repository}/issues", {"title": "it is red", "body": "why", "labels": ["red"]})
+    (number,) = world.repository.issues
+    yield Call("GET", f"{repository}/issues/{number}")
+    yield Call("POST", f"{repository}/issues/{number}/comments", {"body": "still"})
+    yield Call("GET", f"{repository}/issues?state=open")
+    yield Call("PATCH", f"{repository}/issues/{number}", {"state": "closed", "state_reason": "completed"})
+    yield Call("GET", f"{repository}/commits?sha=main&per_page=2")
 
 
 def _checks(world: World, repository: str, head: str) -> Iterator[Call]:

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from tests.fakes.github_standin.routing import NOT_FOUND, Api, ApiError, Reply, Request, Route, number_in
 from tests.fakes.github_standin.shapes import REACTIONS, time
-from tests.fakes.github_standin.state import App, Comment, Label, PullRequest, Reaction, Repository, User
+from tests.fakes.github_standin.state import App, Comment, Issue, Label, PullRequest, Reaction, Repository, User
 
 LONGEST_BODY = 65_536
 # A person reads before editing, and GitHub's times have whole seconds: an edit is never as old as its comment.
@@ -13,14 +13,49 @@ _PERMISSION = {"maintain": "write", "triage": "read"}
 _ROLES = ("admin", "maintain", "write", "triage", "read")
 
 
+def _shape(api: Api, found: PullRequest | Issue) -> dict[str, object]:
+    return api.shapes.issue(found) if isinstance(found, Issue) else api.shapes.pull_as_issue(found)
+
+
 def get_issue(api: Api, request: Request) -> Reply:
-    """A pull request as an issue."""
-    return Reply(200, api.shapes.pull_as_issue(api.pull(request)))
+    """An issue, or a pull request as one."""
+    return Reply(200, _shape(api, api.conversation(request)))
+
+
+def list_issues(api: Api, request: Request) -> Reply:
+    """The issues and pull requests of a repository in one state, newest first."""
+    repository, state = api.repository(request), request.query.get("state", "open")
+    both: dict[int, PullRequest | Issue] = {**repository.pulls, **repository.issues}
+    found = [both[number] for number in sorted(both, reverse=True) if state in ("all", both[number].state)]
+    return api.paged(request, [_shape(api, item) for item in found if api.state.listed(item.id)])
+
+
+def create_issue(api: Api, request: Request) -> Reply:
+    """Open an issue; labels that are not there are made."""
+    repository, user, sent, now = api.repository(request), _caller(request), request.json(), api.state.now()
+    if not isinstance(sent.get("title"), str) or not sent["title"]:
+        raise ApiError(422, "Validation Failed", "title", "missing_field")
+    names = [str(name) for name in sent.get("labels", [])]
+    labels = [repository.labels.setdefault(name, Label(api.state.new_id(), name)) for name in names]
+    number, app = repository.next_number(), request.caller.app
+    values = (api.state.new_id(), repository.full_name, number, sent["title"], _body(request), user, app, now, now)
+    repository.issues[number] = Issue(*values, labels)
+    return Reply(201, api.shapes.issue(repository.issues[number]))
+
+
+def edit_issue(api: Api, request: Request) -> Reply:
+    """Close an issue, or open it again."""
+    issue, state = api.conversation(request), request.json().get("state")
+    if not isinstance(issue, Issue) or state not in ("open", "closed"):
+        raise ApiError(422, "Validation Failed", "state")
+    issue.state, issue.state_reason = state, request.json().get("state_reason")
+    issue.closed = api.state.now() if state == "closed" else None
+    return Reply(200, api.shapes.issue(issue))
 
 
 def list_comments(api: Api, request: Request) -> Reply:
-    """The comments of a pull request, oldest first."""
-    pull, since = api.pull(request), request.query.get("since", "")
+    """The comments of a pull request or issue, oldest first."""
+    pull, since = api.conversation(request), request.query.get("since", "")
     there = [item for item in api.state.comments_of(pull.repository, pull.number) if api.state.listed(item.id)]
     found = [item for item in there if time(item.updated) >= since]
     return api.paged(request, [api.shapes.comment(item) for item in found])
@@ -28,12 +63,12 @@ def list_comments(api: Api, request: Request) -> Reply:
 
 def create_comment(api: Api, request: Request) -> Reply:
     """Write a comment."""
-    pull, body = api.pull(request), _body(request)
+    pull, body = api.conversation(request), _body(request)
     user = _caller(request)
     return Reply(201, api.shapes.comment(write_comment(api, pull, user, request.caller.app, body)))
 
 
-def write_comment(api: Api, pull: PullRequest, user: User, app: App | None, body: str) -> Comment:
+def write_comment(api: Api, pull: PullRequest | Issue, user: User, app: App | None, body: str) -> Comment:
     """Add a comment and tell of it."""
     now = api.state.now()
     made = Comment(api.state.new_id(), pull.repository, pull.number, user, app, body, now, now)
@@ -45,7 +80,8 @@ def write_comment(api: Api, pull: PullRequest, user: User, app: App | None, body
 def tell_of_comment(api: Api, action: str, comment: Comment, sender: User, before: str | None = None) -> None:
     """Send `issue_comment`."""
     repository = api.state.repositories[comment.repository.lower()]
-    issue = api.shapes.pull_as_issue(repository.pulls[comment.number])
+    about = repository.issues.get(comment.number) or repository.pulls[comment.number]
+    issue = _shape(api, about)
     changes = {} if before is None else {"changes": {"body": {"from": before}}}
     payload = {"issue": issue, "comment": api.shapes.comment(comment), "sender": api.shapes.user(sender), **changes}
     api.hooks.emit("issue_comment", action, repository, payload)
@@ -208,8 +244,13 @@ def _public_user(api: Api, user: User) -> dict[str, object]:
 
 _READ, _WRITE = ("issues", "read"), ("issues", "write")
 _ISSUE = "/repos/{owner}/{repo}/issues/{number}"
+_OWN_READ, _OWN_WRITE = ("own issues", "read"), ("own issues", "write")
+_ISSUES = "/repos/{owner}/{repo}/issues"
 _COMMENT = "/repos/{owner}/{repo}/issues/comments/{comment}"
 ROUTES = (
+    Route("GET", _ISSUES, list_issues, _OWN_READ),
+    Route("POST", _ISSUES, create_issue, _OWN_WRITE),
+    Route("PATCH", _ISSUE, edit_issue, _OWN_WRITE),
     Route("GET", _ISSUE, get_issue, _READ),
     Route("GET", f"{_ISSUE}/comments", list_comments, _READ),
     Route("POST", f"{_ISSUE}/comments", create_comment, _WRITE),

@@ -146,6 +146,14 @@ def get_tree(api: Api, request: Request) -> Reply:
     return Reply(200, {"sha": name, "url": f"{base}/trees/{name}", "tree": entries, "truncated": False})
 
 
+def list_commits(api: Api, request: Request) -> Reply:
+    """The commits up to one, newest first."""
+    repository = api.repository(request)
+    last = _commit_of(repository, request.query.get("sha", "main"))
+    listed = repository.git.text("rev-list", last).split()
+    return api.paged(request, [api.shapes.commit(repository, repository.git.facts(item)) for item in listed])
+
+
 def get_commit(api: Api, request: Request) -> Reply:
     """A commit with the files that it changes."""
     repository = api.repository(request)
@@ -215,6 +223,7 @@ ROUTES = (
     Route("GET", "/repos/{owner}/{repo}/git/blobs/{sha}", get_blob, _CONTENTS),
     Route("GET", "/repos/{owner}/{repo}/git/trees/{sha}", get_tree, _CONTENTS),
     Route("GET", "/repos/{owner}/{repo}/git/ref/{ref*}", get_ref, _CONTENTS),
+    Route("GET", "/repos/{owner}/{repo}/commits", list_commits, _CONTENTS),
     Route("GET", "/repos/{owner}/{repo}/commits/{ref}", get_commit, _CONTENTS),
     Route("GET", "/repos/{owner}/{repo}/compare/{basehead*}", compare, _CONTENTS),
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tests.fakes.github_standin.shapes import Json, Shapes
-from tests.fakes.github_standin.state import App, PullRequest, Repository, State, Token, User
+from tests.fakes.github_standin.state import App, Issue, PullRequest, Repository, State, Token, User
 
 _DOCS = "https://docs.github.com/rest"
 _LARGEST_PAGE = 100
@@ -132,6 +132,11 @@ class Api:
             raise NOT_FOUND
         return found
 
+    def conversation(self, request: Request) -> PullRequest | Issue:
+        """The pull request or issue of the path."""
+        issue = self.repository(request).issues.get(_number(request.variables["number"]))
+        return issue or self.pull(request)
+
     def paged(self, request: Request, rows: Sequence[object]) -> Reply:
         """One page of rows, with links to the others."""
         page, size = request.page()
@@ -197,7 +202,7 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 _ENOUGH = {"read": ("read", "write", "admin"), "write": ("write", "admin"), "admin": ("admin",)}
 _ROLES_THAT_WRITE = ("admin", "maintain", "write")
-_OPEN_TO_ALL = ("issues", "metadata")
+_OPEN_TO_ALL = ("issues", "own issues", "metadata")
 
 
 def check_access(api: Api, route: Route, request: Request) -> None:
@@ -219,8 +224,8 @@ def check_access(api: Api, route: Route, request: Request) -> None:
 
 def _check_permission(needs: tuple[str, str], granted: Mapping[str, str]) -> None:
     permission, access = needs
-    # Pull requests are issues: either permission lets an App write to their conversation.
-    asked = (permission, "pull_requests") if permission == "issues" else (permission,)
+    # Pull requests are issues: either permission lets an App write to their conversation, but not open one.
+    asked = {"issues": ("issues", "pull_requests"), "own issues": ("issues",)}.get(permission, (permission,))
     if permission != "metadata" and not any(granted.get(item, "") in _ENOUGH[access] for item in asked):
         raise ApiError(403, "Resource not accessible by integration")
 

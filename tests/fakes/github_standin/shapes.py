@@ -10,6 +10,7 @@ from tests.fakes.github_standin.state import (
     App,
     Comment,
     Installation,
+    Issue,
     Label,
     PullRequest,
     Reaction,
@@ -353,6 +354,41 @@ class Shapes:
             "timeline_url": f"{url}/timeline",
             "performed_via_github_app": None,
             "state_reason": None,
+        }
+
+    def issue(self, issue: Issue) -> Json:
+        """`issue` that is no pull request."""
+        repository = self.state.repositories[issue.repository.lower()]
+        url = f"{self.at(repository.full_name)}/issues/{issue.number}"
+        return {
+            "url": url,
+            "id": issue.id,
+            "node_id": f"I_{issue.id}",
+            "repository_url": self.at(repository.full_name),
+            "labels_url": f"{url}/labels{{/name}}",
+            "comments_url": f"{url}/comments",
+            "events_url": f"{url}/events",
+            "html_url": f"{self.base}/{repository.full_name}/issues/{issue.number}",
+            "number": issue.number,
+            "title": issue.title,
+            "user": self.user(issue.author),
+            "labels": [self.label(repository, label) for label in issue.labels],
+            "state": issue.state,
+            "locked": False,
+            "assignee": None,
+            "assignees": [],
+            "milestone": None,
+            "comments": len(self.state.comments_of(issue.repository, issue.number)),
+            "created_at": time(issue.created),
+            "updated_at": time(issue.updated),
+            "closed_at": time(issue.closed) if issue.closed else None,
+            "author_association": "NONE",
+            "active_lock_reason": None,
+            "body": issue.body,
+            "reactions": self._reactions(url, []),
+            "timeline_url": f"{url}/timeline",
+            "performed_via_github_app": self.app(issue.app) if issue.app else None,
+            "state_reason": issue.state_reason,
         }
 
     def file(self, repository: str, head: str, file: ChangedFile) -> Json:

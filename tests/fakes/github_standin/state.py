@@ -117,6 +117,25 @@ class PullRequest:
 
 
 @dataclass(slots=True)
+class Issue:
+    """An issue that is no pull request; `app` is the App through which it was written."""
+
+    id: int
+    repository: str
+    number: int
+    title: str
+    body: str
+    author: User
+    app: App | None
+    created: datetime
+    updated: datetime
+    labels: list[Label]
+    state: str = "open"
+    state_reason: str | None = None
+    closed: datetime | None = None
+
+
+@dataclass(slots=True)
 class CheckSuite:
     """The checks of one App on one commit."""
 
@@ -227,6 +246,7 @@ class Repository:
     roles: dict[str, str] = field(default_factory=dict)
     labels: dict[str, Label] = field(default_factory=dict)
     pulls: dict[int, PullRequest] = field(default_factory=dict)
+    issues: dict[int, Issue] = field(default_factory=dict)
     protections: dict[str, RequiredChecks] = field(default_factory=dict)
     merge_queues: dict[str, int] = field(default_factory=dict)
     runners: list[Runner] = field(default_factory=list)
@@ -238,6 +258,10 @@ class Repository:
     def full_name(self) -> str:
         """`owner/name`."""
         return f"{self.owner.login}/{self.name}"
+
+    def next_number(self) -> int:
+        """The number of the next pull request or issue, which have one count."""
+        return 1 + max((*self.pulls, *self.issues), default=0)
 
 
 class State:

@@ -184,7 +184,7 @@ class World:
         `made` makes the head on top of a commit where edits cannot say it; GitHub shows `files` as what it changes.
         """
         with self.state.lock:
-            number = 1 + max(self.repository.pulls, default=0)
+            number = self.repository.next_number()
             user, now = self.state.user(author), self.state.now()
             home = self._fork_of(author) if fork else self.repository
             branch = f"change-{number}"
@@ -209,7 +209,7 @@ class World:
     def open_same(self, author: str, other: int) -> int:
         """Open a pull request from another branch that points to the head of one of the repository's own."""
         with self.state.lock:
-            known, number = self.pull(other), 1 + max(self.repository.pulls)
+            known, number = self.pull(other), self.repository.next_number()
             user, now, branch = self.state.user(author), self.state.now(), f"change-{number}"
             self.repository.git.take(self.repository.git, known.head_sha, f"refs/heads/{branch}")
             pull = PullRequest(

@@ -4,15 +4,16 @@ import base64
 import binascii
 import re
 from functools import lru_cache
+from itertools import islice
 from urllib.parse import parse_qs, quote, urlsplit
 
 from pydantic import AwareDatetime, Field
 
 from verl_e2e.adapters.github.requester import Answer, IdAnswer, RefusedError, User, once, read
 from verl_e2e.adapters.github.session import GitHub, anonymously
-from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.model.change import Change, ChangedPath, HistoryCommit, PathStatus, SubmoduleBump
 from verl_e2e.core.pulls.forge import OpenPull, Pull, PullRef, PullState, api_of
-from verl_e2e.ports import Comment, ForgeError, UnknownPullError
+from verl_e2e.ports import Comment, ForgeError, Issue, UnknownPullError
 
 
 class _RepoAnswer(Answer):
@@ -79,6 +80,27 @@ class _CommentAnswer(Answer):
     updated_at: AwareDatetime
     performed_via_github_app: IdAnswer | None = None
     minimized: object | None = None
+
+
+class _IssueAnswer(Answer):
+    number: int
+    body: str | None = None
+    performed_via_github_app: IdAnswer | None = None
+    pull_request: object | None = None
+
+
+class _WrittenCommit(Answer):
+    class Author(Answer):
+        name: str = ""
+
+    author: Author | None = None
+    message: str = ""
+
+
+class _ListedCommit(Answer):
+    sha: str
+    commit: _WrittenCommit
+    parents: tuple[_CommitAnswer, ...] = ()
 
 
 class _RoleAnswer(Answer):
@@ -169,6 +191,44 @@ class GithubConversation:
             raise ForgeError(f"{reaction!r} is not a reaction: use one of {', '.join(sorted(REACTIONS))}")
         path = f"{_comment(ref, comment_id)}/reactions"
         self._github.requester(ref.repository).act("POST", path, {"content": reaction})
+
+
+class GithubIssues:
+    """The issues of a repository, as `verl_e2e.ports.Issues`."""
+
+    def __init__(self, github: GitHub) -> None:
+        self._github = github
+
+    def find(self, repository: str, marker: str) -> Issue | None:
+        listed = self._github.requester(repository).read_all(_IssueAnswer, f"/repos/{repository}/issues", state="open")
+        ours = (
+            Issue(answer.number, answer.body or "")
+            for answer in listed
+            if answer.pull_request is None and (answer.body or "").startswith(marker)
+            if answer.performed_via_github_app is not None
+            if self._github.app_id in (None, answer.performed_via_github_app.id)
+        )
+        return max(ours, key=lambda issue: issue.number, default=None)
+
+    def open(self, repository: str, title: str, body: str, labels: tuple[str, ...]) -> int:
+        _check_body(body)
+        requester, path = self._github.requester(repository), f"/repos/{repository}/issues"
+
+        def write() -> int:
+            sent = {"title": title, "body": body, "labels": list(labels)}
+            return read(_IssueAnswer, requester.ask("POST", path, body=sent), path).number
+
+        marker = body.partition("\n")[0]
+
+        def find() -> int | None:
+            known = self.find(repository, marker)
+            return known.number if known is not None else None
+
+        return once(write, find, retry_policy=self._github.retry_policy)
+
+    def close(self, repository: str, number: int) -> None:
+        sent = {"state": "closed", "state_reason": "completed"}
+        self._github.requester(repository).act("PATCH", f"/repos/{repository}/issues/{number}", sent)
 
 
 def _as_comment(answer: _CommentAnswer) -> Comment:
@@ -383,6 +443,20 @@ class PublicRepository:
 
     def read_blob(self, revision: str, path: str) -> bytes | None:
         return self._content(revision, path)
+
+    def first_parents(self, head: str, count: int) -> tuple[HistoryCommit, ...]:
+        """The last commits on the first-parent line up to `head`, newest first; ForgeError."""
+        path = f"/repos/{self._name}/commits"
+        listed = islice(self._github.requester(self._seen_from).entries(path, sha=head), count)
+        commits = (read(_ListedCommit, entry, path) for entry in listed)
+        known, found = {commit.sha: commit for commit in commits}, list[HistoryCommit]()
+        sha = self.resolve(head)
+        while sha in known and known[sha].parents and len(found) < count:
+            commit, parent = known[sha].commit, known[sha].parents[0].sha
+            author = commit.author.name if commit.author else ""
+            found.append(HistoryCommit(sha, parent, author, commit.message.partition("\n")[0]))
+            sha = parent
+        return tuple(found)
 
     def change(self, base: str, head: str) -> Change:
         """No one compares revisions of verl by way of the API."""
