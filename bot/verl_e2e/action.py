@@ -24,7 +24,7 @@ from verl_e2e.config.action_settings import (
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job, RehearsalJob
 from verl_e2e.core.pulls.deliveries import BadDeliveryError, parse_event
-from verl_e2e.core.pulls.forge import PullRef, Reference
+from verl_e2e.core.pulls.forge import Branch, MergeGroup, PullRef, Reference
 from verl_e2e.core.pulls.job_order import read_target
 from verl_e2e.core.text.escape import one_line
 from verl_e2e.wiring.action import OrderPlace, action_handlers, check_order, digest_of_folder, take_order
@@ -50,9 +50,10 @@ def _event(environ: Mapping[str, str], say: _Say) -> int:
         if settings.target:
             # The workflow names the target itself, as the step after an ended run does.
             target = read_target(settings.target)
-            group = here.events.known.group(settings.repository, target.head_sha) if target.number is None else None
-            pull = PullRef(settings.repository, target.number) if target.number is not None else None
-            named = tuple(reference for reference in (pull, group) if reference is not None)
+            if target.number is not None:
+                named = (PullRef(settings.repository, target.number),)
+            else:
+                named = here.events.known.of_commit(settings.repository, target.head_sha)
         if event is None and not named:
             say("nothing to do: verl-e2e does not act on this event")
             return 0
@@ -62,17 +63,22 @@ def _event(environ: Mapping[str, str], say: _Say) -> int:
 
 
 def _sweep(environ: Mapping[str, str], say: _Say) -> int:
-    """Reconcile each open pull request with a running job once, because its events may have been lost."""
+    """Reconcile each open pull request with a running job once, because its events may have been lost.
+
+    GitHub runs a schedule on the default branch alone, which is looked at too where its policy has it watched.
+    """
     settings = load_step(ActionSettings, environ)
+    scheduled = settings.event_name == "schedule" and settings.ref_name
+    branches = (Branch(settings.repository, settings.ref_name),) if scheduled else ()
     with _here(settings, environ) as here:
-        for reference in busy_pulls(settings.repository, here):
+        for reference in (*busy_pulls(settings.repository, here), *branches):
             act_on(None, (reference,), "", here)
             say(f"updated {_name(reference)}")
     return 0
 
 
 def _name(reference: Reference) -> str:
-    return str(reference) if isinstance(reference, PullRef) else f"the merge group {reference.head_sha[:12]}"
+    return f"the merge group {reference.head_sha[:12]}" if isinstance(reference, MergeGroup) else str(reference)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
 
-from verl_e2e.core.pulls.forge import PullRef, read_reference
+from verl_e2e.core.pulls.forge import Branch, PullRef, read_reference
 
 _NOTHING: Mapping[str, str | int] = MappingProxyType({})
 _ABOUT: ContextVar[Mapping[str, str | int]] = ContextVar("about", default=_NOTHING)
@@ -43,6 +43,8 @@ def log_context_of(target: str) -> Iterator[None]:
         return
     if isinstance(reference, PullRef):
         about = log_context(repository=reference.repository, pull_request=reference.number)
+    elif isinstance(reference, Branch):
+        about = log_context(repository=reference.repository, branch=reference.name)
     else:
         about = log_context(repository=reference.repository, head=reference.head_sha, merge_group=reference.base_branch)
     with about:

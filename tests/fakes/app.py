@@ -4,7 +4,7 @@ They behave as the ports say and no better: a comment may be deleted by hand, a 
 effect, and what no one wrote down is forgotten by a restart.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from verl_e2e.app.required_jobs import JobSources
 from verl_e2e.app.runs import SharedQueue
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.change import Change, ChangedPath, Merge, PathStatus
+from verl_e2e.core.model.change import Change, ChangedPath, HistoryCommit, Merge, PathStatus
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, SiteProfile
 from verl_e2e.core.model.outcome import EngineEnd
@@ -31,7 +31,7 @@ from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand
 from verl_e2e.core.pulls.queue import Pool, QueueSnapshot, entry_of
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.log_context import current_log_context
-from verl_e2e.ports import BackendError, Comment, ForgeError, Progress, Revisions, SourceTrees, UnknownPullError
+from verl_e2e.ports import BackendError, Comment, ForgeError, Issue, Progress, Revisions, SourceTrees, UnknownPullError
 from verl_e2e.wiring.app import GithubPorts, Handlers, JobPorts, build_handlers
 
 REPOSITORY, APP, STRANGER = "octo/bridge", 4711, 4712
@@ -153,6 +153,16 @@ class FakeLedger:
 
 
 @dataclass
+class FakeIssue:
+    """An issue of our App."""
+
+    title: str
+    body: str
+    labels: tuple[str, ...]
+    is_open: bool = True
+
+
+@dataclass
 class FakeHub:
     """One repository on GitHub: pull requests, comments, check runs, people; counts what is written.
 
@@ -169,6 +179,7 @@ class FakeHub:
     authors: dict[str, frozenset[str]] = field(default_factory=dict)
     tips: dict[str, str] = field(default_factory=lambda: {"main": BASE})
     reactions: set[tuple[int, str]] = field(default_factory=set)
+    issues: dict[int, "FakeIssue"] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
     fail: list[str] = field(default_factory=list)
     _ids: int = 100
@@ -269,6 +280,24 @@ class FakeHub:
         self.runs = [*(run for run in self.runs if run.id != made.id), made]
         self._done("write_check")
         return made.id
+
+    def find(self, repository: str, marker: str) -> Issue | None:
+        self._call("find_issue")
+        found = (number for number, issue in self.issues.items() if issue.is_open and issue.body.startswith(marker))
+        newest = max(found, default=None)
+        return Issue(newest, self.issues[newest].body) if newest is not None else None
+
+    def open(self, repository: str, title: str, body: str, labels: tuple[str, ...]) -> int:
+        self._call("open_issue")
+        number = self.next_id()
+        self.issues[number] = FakeIssue(title, body, labels)
+        self._done("open_issue")
+        return number
+
+    def close(self, repository: str, number: int) -> None:
+        self._call("close_issue")
+        self.issues[number].is_open = False
+        self._done("close_issue")
 
     def role(self, repository: str, login: str) -> str:
         self._call("role")
@@ -447,9 +476,17 @@ class FakeSource:
 
     paths: Mapping[str, str]
     same: Mapping[str, str] = field(default_factory=dict)
+    line: Sequence[HistoryCommit] = ()
+
+    def first_parents(self, head: str, count: int) -> tuple[HistoryCommit, ...]:
+        """The line of the branch, which is kept oldest first, up to a commit."""
+        place = next((at for at, commit in enumerate(self.line) if commit.sha == head), -1)
+        return tuple(self.line[place::-1][:count]) if place >= 0 else ()
 
     def change(self, base: str, head: str) -> Change:
         path = self.paths.get(head, "docs/a.md")
+        if base == head:
+            return Change(base, head, head, ())
         return Change(base, head, BASE, (ChangedPath(path, PathStatus.MODIFIED),))
 
     def read_blob(self, revision: str, path: str) -> bytes | None:
@@ -468,6 +505,8 @@ class FakeSource:
         return Merge(problem=f"{base} and {head} have no history")
 
     def resolve(self, revision: str) -> str:
+        if revision == "HEAD" and self.line:
+            return self.line[-1].sha
         return revision if len(revision) == 40 else sha(revision)
 
 
@@ -485,6 +524,9 @@ class App:
     woken: list[Reference] = field(default_factory=list)
     # False: without a database, as the Action is.
     has_queue: bool = True
+    # The commits of the branch, and of verl, oldest first.
+    line: list[HistoryCommit] = field(default_factory=list)
+    verl_line: list[HistoryCommit] = field(default_factory=list)
     # The site that hosts of jobs fetch from; empty: none does.
     fetched_from: str = ""
 
@@ -513,17 +555,18 @@ class App:
         verl: Callable[[str], Revisions] | None = None,
     ) -> Handlers:
         """Handlers on what is here, with something else in the place of one or the other."""
-        source = FakeSource(self.paths, self.same)
+        source, of_verl = FakeSource(self.paths, self.same, self.line), FakeSource({}, {}, self.verl_line)
         jobs = JobPorts(
             backend=self.backend,
             analysis=analysis or self.analysis(),
             changes=changes or (lambda _: source),
-            sources=JobSources(verl or (lambda _: source), site(), self.fetched_from),
+            history=lambda _: source,
+            sources=JobSources(verl or (lambda _: of_verl), site(), self.fetched_from),
             artifacts=Path("/artifacts"),
             watcher=self.metrics,
         )
         return build_handlers(
-            GithubPorts(self.hub, self.hub, self.hub, self.hub, app_id=APP),
+            GithubPorts(self.hub, self.hub, self.hub, self.hub, self.hub, app_id=APP),
             jobs,
             self.ledger,
             self.clock,

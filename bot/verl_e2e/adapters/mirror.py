@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from verl_e2e.core.model.change import Change, Merge
+from verl_e2e.core.model.change import Change, HistoryCommit, Merge
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.pulls.forge import MergeGroup, Pull, Target, repository_of
 from verl_e2e.git.clone import Bounds, Brings, Clone, DamagedError, WantedCommit
@@ -217,6 +217,9 @@ class MirrorTrees:
 
     def tree(self, revision: str, under: str = "") -> Mapping[str, str]:
         return self._reading(lambda repository: repository.tree(revision, under))
+
+    def first_parents(self, head: str, count: int) -> tuple[HistoryCommit, ...]:
+        return self._reading(lambda repository: repository.first_parents(head, count))
 
     def links(self, revision: str) -> Mapping[str, str]:
         return self._reading(lambda repository: repository.links(revision))

@@ -40,6 +40,7 @@ from verl_e2e.core.pulls.commands import (
 from verl_e2e.core.pulls.decide import Actions, decide_actions
 from verl_e2e.core.pulls.deliveries import MEMBERS
 from verl_e2e.core.pulls.forge import (
+    Branch,
     MergeGroup,
     OpenPull,
     Pull,
@@ -305,8 +306,16 @@ class KnownTargets:
         known = self.ledger.group(repository, head_sha)
         return replace(known, since=None, destroyed=False) if known is not None else None
 
+    def of_commit(self, repository: str, head_sha: str) -> tuple[Reference, ...]:
+        """What runs of a commit were made for that no pull request has: a merge group, or watched branches."""
+        runs = self.ledger.runs(repository, head_sha=head_sha)
+        found = (self.group(repository, head_sha), *(Branch(repository, run.branch) for run in runs if run.branch))
+        return tuple(dict.fromkeys(reference for reference in found if reference is not None))
+
     def reference_of(self, run: Run) -> Reference | None:
         """What a run was made for; None for a merge group that no one remembers."""
+        if run.branch:
+            return Branch(run.repository, run.branch)
         if run.number is not None:
             return PullRef(run.repository, run.number)
         return self.group(run.repository, run.head_sha)

@@ -59,6 +59,7 @@ from verl_e2e.core.pulls.forge import (
     CANCEL,
     LEVEL_BUTTON,
     RERUN,
+    Branch,
     CheckId,
     DeliveryAttempt,
     MergeGroup,
@@ -168,7 +169,10 @@ class EventHandler:
                 return self._of_handle(event.repository.full_name, event.workflow_job.run_id)
             case PushEvent():
                 # What a push means as one to a base branch is for `DeliveryHandler`.
-                return () if event.number is None else (PullRef(event.repository.full_name, event.number),)
+                if event.number is not None:
+                    return (PullRef(event.repository.full_name, event.number),)
+                watched = event.branch == event.repository.default_branch
+                return (Branch(event.repository.full_name, event.branch),) if watched else ()
 
     def _pull_request(self, event: PullRequestEvent) -> tuple[Reference, ...]:
         ref = PullRef(event.repository.full_name, event.pull_request.number)

@@ -14,18 +14,21 @@ from verl_e2e.app.known_targets import Grants, KnownTargets, NoPolicyError
 from verl_e2e.app.publish import CheckPublisher, CommentPublisher, PostRestorer, answer_questions, content_digest
 from verl_e2e.app.required_jobs import REPLAN_S, RequiredJobs, VerdictReuse
 from verl_e2e.app.runs import BackendRuns, RunQueue, Troubles
+from verl_e2e.app.watch import Watcher
 from verl_e2e.core.judge.verdict_document import read_verdict
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.pulls.commands import GivenEntry, NeedsApproval, Trusted, expires_at, in_written_order
-from verl_e2e.core.pulls.decide import Actions, decide_actions, with_new_terms
+from verl_e2e.core.pulls.decide import Actions, decide_actions
 from verl_e2e.core.pulls.forge import (
+    Branch,
     CheckId,
     CheckRun,
     CheckStatus,
     Conclusion,
     MergeGroup,
     Pull,
+    PullRef,
     PullState,
     Reference,
     Target,
@@ -72,6 +75,7 @@ class Reconciler:
     analysis: Analysis
     clock: Clock
     ledger: Ledger
+    branches: Watcher
     poll_s: float = 30.0
     """How long a run under way is left alone when no event tells of it: short where none ever does."""
 
@@ -80,6 +84,11 @@ class Reconciler:
 
         Raises ForgeError or BackendError when something did not answer; what was done stands, look again later.
         """
+        if isinstance(reference, Branch):
+            try:
+                return self.branches.look(reference)
+            finally:
+                self.queue.give_slots()
         target = self._target_of(reference)
         if target is None:
             return None
@@ -94,11 +103,11 @@ class Reconciler:
 
     def announce(self, reference: Reference) -> None:
         """Show on a target that it was seen, before there is time to look at it. ForgeError; again changes nothing."""
-        target = self._target_of(reference)
+        target = self._target_of(reference) if not isinstance(reference, Branch) else None
         if target is not None:
             self._show_seen(target)
 
-    def _target_of(self, reference: Reference) -> Target | None:
+    def _target_of(self, reference: PullRef | MergeGroup) -> Target | None:
         """The target as it is now, None when it is gone."""
         if isinstance(reference, MergeGroup):
             return self.known.with_group_facts(reference)
@@ -130,7 +139,7 @@ class Reconciler:
             announced = decide_actions(replace(found, runs=(*found.runs, *due.dispatch)))
             wanted = checks_wanted(found, self._with_others(found, announced, troubles))
             self.check_posts.post_checks(target, wanted)
-            found = replace(found, runs=self._start(due, found, troubles))
+            found = replace(found, runs=self.runs.start(due, found, self.queue, troubles))
             found = replace(found, queue=self.queue.view(found))
         # What is shown is what came of the actions, a refusal too; what that makes possible is for the next look.
         actions = self._with_others(found, decide_actions(found), troubles)
@@ -224,22 +233,6 @@ class Reconciler:
                 return Gate(JobStatus.BLOCKED, f"It cannot be planned: {error.answer}", ())
 
         return self.known.with_others(target_state, actions, gate_of)
-
-    def _start(self, due: Actions, target_state: TargetState, troubles: Troubles) -> tuple[Run, ...]:
-        """Start the runs that have their turn, also those that were put down before; gives all runs as they are then.
-
-        The head is read again before anything new is put down, and before anything is submitted.
-        """
-        if due.dispatch and not self.runs.is_still_head(target_state.target):
-            return target_state.runs
-        runs = {run.key: run for run in target_state.runs}
-        new = {run.key: run for run in (*with_new_terms(target_state), *due.dispatch)}
-        to_start = {run.key: run for run in target_state.here if run.state is RunState.QUEUED} | new
-        runs |= {run.key: run for run in self.queue.let_start(to_start.values(), new)}
-        ready = [run for run in runs.values() if run.key in to_start and not run.waits_for_slot]
-        if ready and (due.dispatch or self.runs.is_still_head(target_state.target)):
-            runs |= {run.key: self.runs.submit(run, troubles) for run in ready}
-        return tuple(runs.values())
 
     def _show_seen(self, target: Target) -> None:
         """Show the gate of a head on which there is none yet. ForgeError where checks cannot be written."""

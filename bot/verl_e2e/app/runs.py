@@ -20,7 +20,8 @@ from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.errors import LimitError
 from verl_e2e.core.model.outcome import EngineEnd, of_engine
 from verl_e2e.core.pulls.commands import Pause, pauses_of
-from verl_e2e.core.pulls.forge import Pull, PullState, Reference, Target
+from verl_e2e.core.pulls.decide import Actions, with_new_terms
+from verl_e2e.core.pulls.forge import BranchCommit, Pull, PullState, Reference, Target
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.queue import LOOK_S, Pool, QueueSnapshot, QueueView, ShownPlace, admit, place_of
 from verl_e2e.core.pulls.target_state import TargetState
@@ -170,6 +171,22 @@ class BackendRuns:
         now = self.pulls.pull(target.ref)
         return now.head_sha == target.head_sha and now.state is PullState.OPEN and not now.draft
 
+    def start(self, due: Actions, target_state: TargetState, queue: RunQueue, troubles: Troubles) -> tuple[Run, ...]:
+        """Start the runs that have their turn, also those that were put down before; gives all runs as they are then.
+
+        The head is read again before anything new is put down, and before anything is submitted.
+        """
+        if due.dispatch and not self.is_still_head(target_state.target):
+            return target_state.runs
+        runs = {run.key: run for run in target_state.runs}
+        new = {run.key: run for run in (*with_new_terms(target_state), *due.dispatch)}
+        to_start = {run.key: run for run in target_state.here if run.state is RunState.QUEUED} | new
+        runs |= {run.key: run for run in queue.let_start(to_start.values(), new)}
+        ready = [run for run in runs.values() if run.key in to_start and not run.waits_for_slot]
+        if ready and (due.dispatch or self.is_still_head(target_state.target)):
+            runs |= {run.key: self.submit(run, troubles) for run in ready}
+        return tuple(runs.values())
+
     def submit(self, run: Run, troubles: Troubles) -> Run:
         """Put the run down and give it to the back end; again is safe, for the back end knows it by its key.
 
@@ -237,12 +254,16 @@ class BackendRuns:
         return kept
 
     def of_target(self, target: Target, troubles: Troubles) -> tuple[Run, ...]:
-        """The runs of a pull request, on whatever head, or of a merge group, as they stand now."""
+        """The runs of a pull request, on whatever head, or of a merge group, as they stand now.
+
+        Those of a schedule belong to the commit of its branch alone; that one sees those of a merge group as well.
+        """
         if isinstance(target, Pull):
             runs = self.ledger.runs(target.ref.repository, number=target.ref.number)
         else:
             found = self.ledger.runs(target.repository, head_sha=target.head_sha)
-            runs = tuple(run for run in found if run.number is None)
+            watched = isinstance(target, BranchCommit)
+            runs = tuple(run for run in found if run.number is None and (watched or not run.branch))
         return tuple(self._advanced(run, target, troubles) for run in runs)
 
     def elsewhere(self, target: Target, troubles: Troubles) -> tuple[Run, ...]:

@@ -35,6 +35,7 @@ class ActionSettings(RepositoryStepSettings, JobSettings):
 
     payload: read.Payload = variable("GITHUB_EVENT_PATH", "The file with the event that started the workflow.")
     event_name: str = variable("GITHUB_EVENT_NAME", "The name of that event.")
+    ref_name: str = variable("GITHUB_REF_NAME", "The branch that the workflow runs on.", "")
     run_id: str = variable("GITHUB_RUN_ID", "The id of the workflow run.", "")
     web_url: read.Url = variable("GITHUB_SERVER_URL", "GitHub's pages.", "https://github.com")
     token: str = variable("VERL_E2E_TOKEN", "The token of the workflow.", secret=True)

@@ -115,6 +115,7 @@ def action_handlers(
             backend=GitHubActionsBackend(GithubWorkflows(github, analysis.unpack), dispatching, clock),
             analysis=analysis,
             changes=mirrors.changes,
+            history=mirrors.changes,
             sources=JobSources(verl_source(settings.verl), site, program=program_digest(*settings.tool)),
             artifacts=settings.work / "artifacts",
             watcher=Metrics(),

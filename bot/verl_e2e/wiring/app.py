@@ -25,7 +25,7 @@ from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.checks import GithubChecks
-from verl_e2e.adapters.github.pulls import GithubConversation, GithubPeople, GithubPulls
+from verl_e2e.adapters.github.pulls import GithubConversation, GithubIssues, GithubPeople, GithubPulls
 from verl_e2e.adapters.github.requester import Lane, RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, as_app
 from verl_e2e.adapters.github.workflows import GithubWorkflows
@@ -49,18 +49,21 @@ from verl_e2e.app.publish import CheckPublisher, CommentPublisher, Creations, Po
 from verl_e2e.app.reconcile import Reconciler
 from verl_e2e.app.required_jobs import JobSources, RequiredJobs, VerdictReuse
 from verl_e2e.app.runs import BackendRuns, RunQueue, SharedQueue
+from verl_e2e.app.watch import Watcher
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.needs import Capacity
 from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.core.pulls.forge import Reference, Target, read_reference, reference_text, web_of
+from verl_e2e.core.pulls.forge import BranchCommit, Reference, Target, read_reference, reference_text, web_of
 from verl_e2e.ports import (
     Backend,
     Checks,
     Clock,
     Conversation,
     ForgeError,
+    History,
+    Issues,
     Ledger,
     Outbox,
     People,
@@ -94,6 +97,7 @@ class GithubPorts:
     conversation: Conversation
     checks: Checks
     people: People
+    issues: Issues
     # Our App's id, None where GitHub's own token speaks for us.
     app_id: int | None = None
     # How long GitHub's lists may not show what was created; 0 where a process waits for that by itself.
@@ -111,6 +115,8 @@ class JobPorts:
     analysis: Analysis
     # The trees of a target, base and head among them.
     changes: Callable[[Target], SourceTrees]
+    # The commits of the branch that a commit is on.
+    history: Callable[[BranchCommit], History]
     sources: JobSources
     # The folder that run folders are brought into.
     artifacts: Path
@@ -129,6 +135,7 @@ def github_ports(
         conversation=GithubConversation(github),
         checks=GithubChecks(github),
         people=GithubPeople(github),
+        issues=GithubIssues(github),
         app_id=app_id,
         lag_s=lag_s,
         courtesy=courtesy,
@@ -168,9 +175,25 @@ def build_handlers(
         pulls=pulls,
         watcher=jobs.watcher,
     )
+    required_jobs = RequiredJobs(jobs.analysis, jobs.changes, jobs.sources, ledger, clock)
+    branches = Watcher(
+        analysis=jobs.analysis,
+        clock=clock,
+        conversation=github.conversation,
+        history=jobs.history,
+        issues=github.issues,
+        known=known,
+        ledger=ledger,
+        queue=queue,
+        required_jobs=required_jobs,
+        runs=runs,
+        verl=jobs.sources.verl,
+        poll_s=jobs.poll_s,
+    )
     reconciler = Reconciler(
         grants=grants,
-        required_jobs=RequiredJobs(jobs.analysis, jobs.changes, jobs.sources, ledger, clock),
+        required_jobs=required_jobs,
+        branches=branches,
         reuse=VerdictReuse(jobs.analysis, jobs.artifacts, clock, ledger),
         runs=runs,
         known=known,
@@ -464,6 +487,7 @@ def github_work(
             backend=backend_of(settings, github, analysis, clock, environ),
             analysis=analysis,
             changes=mirrors.changes,
+            history=mirrors.changes,
             sources=JobSources(
                 verl_source(settings.verl),
                 site_of(settings, environ),

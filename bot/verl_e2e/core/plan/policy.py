@@ -363,6 +363,23 @@ class Budget(DescribedDocument):
     """GPU minutes up to which jobs get settings, and new jobs are planned, for conditions in the changed code."""
 
 
+class Schedule(DescribedDocument):
+    """What is run on the tip of a branch that is watched, and how what broke there is searched."""
+
+    every_h: Annotated[int, Field(strict=True, ge=1, le=168)] = 24
+    """Hours between two rounds. In Action mode the workflow's own cron starts them, never more often than this."""
+    levels: Levels
+    """The levels whose default jobs are run."""
+    gpu_minutes: Annotated[int, Field(strict=True, ge=1)] = 600
+    """GPU minutes that one round may take, the search for a commit among them."""
+    confirm: bool = True
+    """Whether a commit is named only after it failed twice and the one before it passed."""
+    labels: tuple[Annotated[Text, StringConstraints(max_length=50)], ...] = ()
+    """The labels of the issues that are opened."""
+    follow_verl: bool = False
+    """Whether newer commits of verl are run too, with what passed as a proposal for `verl.commit`."""
+
+
 class ConversionTests(DescribedDocument):
     """Tests that come first for a change of import or export."""
 
@@ -469,6 +486,8 @@ class PolicyFile(DescribedDocument):
     """How the bot reports and waits."""
     rehearsal: RehearsalRules = RehearsalRules()
     """Whether a change is rehearsed on a CPU before its jobs start."""
+    schedule: Schedule | None = None
+    """How the branch is watched that holds this file; null: it is not."""
     overrides: OverrideRules = OverrideRules()
     """What may be overridden; an overridden level counts as satisfied for one exact head."""
     retry: RetryRules = RetryRules()

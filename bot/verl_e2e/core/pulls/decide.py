@@ -245,15 +245,16 @@ def _starting(target_state: TargetState) -> Iterator[Run]:
         if isinstance(standing.attempt, NextAttempt):
             if standing.attempt.at <= target_state.now:
                 repeated = {"retry_of": standing.attempt.after.key}
-                yield _run(wanted, target_state, wanted.asked_by).model_copy(update=repeated)
+                yield run_of_job(wanted, target_state, wanted.asked_by).model_copy(update=repeated)
         elif standing.state is JobStatus.WAITING or ended_by_us:
-            yield _run(wanted, target_state, wanted.asked_by)
+            yield run_of_job(wanted, target_state, wanted.asked_by)
         elif last is not None and (standing.state in _TRIED or last.carried_from):
             source = asked_again(last, target_state.here, target_state.entries)
-            yield from [_run(wanted, target_state, source)] if source else []
+            yield from [run_of_job(wanted, target_state, source)] if source else []
 
 
-def _run(wanted: WantedJob, target_state: TargetState, source: str) -> Run:
+def run_of_job(wanted: WantedJob, target_state: TargetState, source: str) -> Run:
+    """Another run of a complete job of this head, after the attempts before; `source` is what asked for it."""
     before = (run for run in (*target_state.here, *target_state.elsewhere) if does(run, wanted))
     limit_s = target_state.policy.gate.queue_deadline_s
     run = new_run(target_state, wanted.id, wanted.digest, before, source, limit_s)

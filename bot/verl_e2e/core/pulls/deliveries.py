@@ -34,6 +34,7 @@ class _PayloadPart(BaseModel):
 
 class _Repo(_PayloadPart):
     full_name: FullName
+    default_branch: str = ""
 
 
 class _Account(_PayloadPart):

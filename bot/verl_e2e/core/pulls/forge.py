@@ -95,6 +95,11 @@ class MergeGroup:
     destroyed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class BranchCommit(MergeGroup):
+    """A commit of a watched branch. It is merged already, and a schedule says which jobs it gets."""
+
+
 Target = Pull | MergeGroup
 
 
@@ -144,13 +149,26 @@ def web_of(api: str) -> str:
     return PUBLIC_WEB if api == PUBLIC_API else api.removesuffix(_ENTERPRISE)
 
 
-Reference = PullRef | MergeGroup
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A branch whose commits are watched."""
+
+    # `owner/name`.
+    repository: str
+    # Its name.
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.repository}@{self.name}"
+
+
+Reference = PullRef | MergeGroup | Branch
 _GROUP = TypeAdapter(MergeGroup)
 
 
 def reference_text(reference: Reference) -> str:
     """The reference as text that `read_reference` reads: the same text for the same reference."""
-    if isinstance(reference, PullRef):
+    if isinstance(reference, PullRef | Branch):
         return str(reference)
     return _GROUP.dump_json(reference).decode()
 
@@ -159,6 +177,9 @@ def read_reference(text: str) -> Reference:
     """A reference from its text; ValueError for anything else."""
     if text.startswith("{"):
         return _GROUP.validate_json(text)
+    repository, at, branch = text.partition("@")
+    if at and "#" not in repository and repository and branch:
+        return Branch(repository, branch)
     repository, _, number = text.rpartition("#")
     if not repository or not number.isdigit():
         raise ValueError(f"{text!r} is not a reference")

@@ -25,6 +25,8 @@ from verl_e2e.core.pulls.forge import CheckStatus, Conclusion
 
 # The command; it counts for every head of a pull request, not only for the one on which it was given.
 PRIORITY = "priority"
+# Before the name of the branch, in the source of what a schedule asks for.
+SCHEDULED = "schedule:"
 
 
 class Priority(StrEnum):
@@ -46,7 +48,8 @@ class QueueTerms(Document):
 class RecordedCommand(Document):
     """One command of an authorised person, as it was understood."""
 
-    # Where it was given, unique: `comment:<id>:<line>`, `label:<name>:<head>` or `check:<id>:<action>`.
+    # Where it was given, unique: `comment:<id>:<line>`, `label:<name>:<head>`, `check:<id>:<action>`, or
+    # `schedule:<branch>` where no one gave it.
     source: str
     # `owner/name`.
     repository: str
@@ -244,6 +247,11 @@ class Run(Document):
         return self.job or self.rehearsal
 
     @property
+    def branch(self) -> str:
+        """The watched branch whose schedule asked for it, empty for a run of a pull request or a merge group."""
+        return self.asked_by.removeprefix(SCHEDULED) if self.asked_by.startswith(SCHEDULED) else ""
+
+    @property
     def waits_for_slot(self) -> bool:
         """Whether it waits in our own queue, so that nothing has to be ended and no machine is late."""
         return self.awaits_slot and self.state is RunState.QUEUED
@@ -342,9 +350,47 @@ class ReadPosts(Note):
     touched: bool = False
 
 
+class WatchedJob(Document):
+    """How a job stands on a watched branch, or with newer commits of verl."""
+
+    # Its id; the same with another verl is a row of its own.
+    job_id: str
+    # Whether commits of verl are compared, at the commit of the round.
+    of_verl: bool = False
+    # The newest commit on which it is known to have passed, empty for none.
+    good: Sha | Literal[""] = ""
+    # The commit on which it was seen to fail, empty while it passes.
+    bad: Sha | Literal[""] = ""
+    # What identifies that failure, empty where nothing does.
+    fingerprint: str = ""
+    # The commits that were run to find what broke it, in order.
+    probed: tuple[Sha, ...] = ()
+    # In how many rounds in a row it passed, or as a negative number failed.
+    streak: int = 0
+    # Whether it was said what broke it.
+    told: bool = False
+
+
+class Watched(Note):
+    """The last round on a watched branch; `at` is when it began. It stands with the commit that was run."""
+
+    kind: Literal["watched"] = "watched"
+    # The commit of the branch.
+    head: Sha
+    # Whether every job of it has its answer.
+    answered: bool = False
+    # Whether, besides, it was said of each that failed what broke it.
+    over: bool = False
+    # The newest commit of verl that was run with it, empty for none.
+    verl: Sha | Literal[""] = ""
+    # The jobs so far.
+    jobs: tuple[WatchedJob, ...] = ()
+
+
 # The notes that Action mode keeps too.
 AnyNote = Annotated[
-    Posted | Creation | ReadPolicy | Pushers | OpenChecks | OpenHeads | ReadPosts, Field(discriminator="kind")
+    Posted | Creation | ReadPolicy | Pushers | OpenChecks | OpenHeads | ReadPosts | Watched,
+    Field(discriminator="kind"),
 ]
 
 

@@ -1,0 +1,353 @@
+"""Watch a branch: run the policy's levels on its tip, find what broke a job there, and say so in one issue.
+
+A look reads everything again, as that at a pull request: the note of the last round on the branch, the runs of its
+commit and of those that were run to find a culprit. What is asked of the back end, and how runs are started and judged,
+is the same as for a merge group.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from verl_e2e.app.analysis import Analysis
+from verl_e2e.app.known_targets import KnownTargets, NoPolicyError, RecentValues
+from verl_e2e.app.required_jobs import RequiredJobs
+from verl_e2e.app.runs import BackendRuns, RunQueue, Troubles
+from verl_e2e.core.model.change import HistoryCommit
+from verl_e2e.core.model.errors import LimitError, UserError
+from verl_e2e.core.plan.policy import Policy, Schedule
+from verl_e2e.core.pulls.commands import LEVEL, Trusted
+from verl_e2e.core.pulls.decide import decide_actions, run_of_job
+from verl_e2e.core.pulls.forge import Branch, BranchCommit, PullRef
+from verl_e2e.core.pulls.gate import JobStanding, NextAttempt
+from verl_e2e.core.pulls.ledger import (
+    PRIORITY,
+    SCHEDULED,
+    UNDERWAY,
+    JobStatus,
+    Priority,
+    RecordedCommand,
+    Run,
+    Watched,
+    WatchedJob,
+)
+from verl_e2e.core.pulls.target_state import TargetState
+from verl_e2e.core.pulls.wanted_jobs import runs_of
+from verl_e2e.core.pulls.watch import NextRun, SearchEnd, SearchResult, Seen, after_round, next_run, seen_in
+from verl_e2e.core.report.watch_text import Break, Message, bump_message, fixed_text, issue_of, marker_of, pinned_text
+from verl_e2e.log_context import add_to_log_context
+from verl_e2e.ports import Clock, Conversation, History, Issue, Issues, Ledger, Revisions
+
+# How far back the last round is looked for, and a commit that was good.
+_HISTORY, _VERL_HISTORY = 250, 1000
+# A policy that cannot be used, or a plan that cannot be made, is looked at again then.
+_LATER_S = 3_600.0
+_ON_BRANCH = Trusted("the commit is on the branch already")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """Looks at watched branches."""
+
+    analysis: Analysis
+    clock: Clock
+    conversation: Conversation
+    history: Callable[[BranchCommit], History]
+    issues: Issues
+    known: KnownTargets
+    ledger: Ledger
+    queue: RunQueue
+    required_jobs: RequiredJobs
+    runs: BackendRuns
+    verl: Callable[[str], Revisions]
+    poll_s: float = 30.0
+    mattering: RecentValues[tuple[bool]] = field(default_factory=lambda: RecentValues(4096))
+
+    def look(self, branch: Branch) -> float | None:
+        """Do all that is due; gives in how many seconds to look again, None where the branch is not watched.
+
+        Raises ForgeError or BackendError as a look at a pull request does.
+        """
+        tip = self.known.pulls.tip(branch.repository, branch.name)
+        if tip is None:
+            return None
+        at_tip = _commit(branch, tip)
+        try:
+            policy = self.known.policy_of(at_tip)
+        except NoPolicyError as error:
+            log.warning("the branch is not watched: %s", error, extra={"repository": branch.repository})
+            return _LATER_S
+        if policy.schedule is None:
+            return None
+        add_to_log_context(head=tip)
+        line = self.history(at_tip).first_parents(tip, _HISTORY)
+        last, every = self._last(branch, line), timedelta(hours=policy.schedule.every_h)
+        if last is None or last.over:
+            wait_s = (last.at + every - self.clock.now()).total_seconds() if last is not None else 0.0
+            if wait_s > 0:
+                return wait_s
+            last = self._begun(branch, tip, last)
+        troubles: Troubles = []
+        look = _Look(self, branch, policy, policy.schedule, line, troubles)
+        now = look.advanced(last)
+        self.ledger.put_note(now)
+        if troubles:
+            raise troubles[0]
+        return max((now.at + every - self.clock.now()).total_seconds(), 1.0) if now.over else self.poll_s
+
+    def _last(self, branch: Branch, line: Iterable[HistoryCommit]) -> Watched | None:
+        """The last round on the branch; None where none is known, as after its history was written again."""
+        notes = (self.ledger.note(Watched, branch.repository, _subject(branch, commit.sha)) for commit in line)
+        return next((note for note in notes if note is not None), None)
+
+    def _begun(self, branch: Branch, tip: str, last: Watched | None) -> Watched:
+        """A new round; one on the commit of the last has its answers already, but for a newer verl."""
+        subject, now = _subject(branch, tip), self.clock.now()
+        same = last is not None and last.head == tip
+        jobs, verl = (last.jobs, last.verl) if last is not None else ((), "")
+        return Watched(
+            repository=branch.repository, subject=subject, at=now, head=tip, jobs=jobs, verl=verl, answered=same
+        )
+
+
+def _subject(branch: Branch, sha: str) -> str:
+    return f"{sha}:watch:{branch.name}"
+
+
+def _commit(branch: Branch, sha: str, parent: str = "") -> BranchCommit:
+    return BranchCommit(branch.repository, branch.name, parent or sha, sha)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """Jobs of one commit: where they stand, and the runs that speak for each of them."""
+
+    standings: tuple[JobStanding, ...]
+    runs: tuple[Run, ...]
+
+    @property
+    def answered(self) -> bool:
+        """Whether nothing more comes of any of them by itself."""
+        waiting = (isinstance(item.attempt, NextAttempt) or item.state in UNDERWAY for item in self.standings)
+        return not any(waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at a branch."""
+
+    own: Watcher
+    branch: Branch
+    policy: Policy
+    rules: Schedule
+    line: tuple[HistoryCommit, ...]
+    troubles: Troubles
+
+    def advanced(self, now: Watched) -> Watched:
+        """The round with all that is known by now; what is missing was started."""
+        if not now.answered:
+            found = self._run(now.head)
+            if found is None or not found.answered:
+                return now
+            jobs = self._after(now.jobs, now.head, found.standings)
+            now = now.model_copy(update={"answered": True, "jobs": jobs})
+        rows = [self._searched(row, now) for row in now.jobs]
+        now = now.model_copy(update={"jobs": tuple(rows)})
+        if any(row.bad and not row.told for row in rows):
+            return now
+        if self.rules.follow_verl and not any(row.bad for row in rows if not row.of_verl):
+            return self._with_verl(now)
+        return now.model_copy(update={"over": True})
+
+    def _after(
+        self, rows: tuple[WatchedJob, ...], commit: str, found: Iterable[JobStanding], *, verl: bool = False
+    ) -> tuple[WatchedJob, ...]:
+        """The rows of the jobs after a round on a commit of the branch, or of verl; what passes again is told.
+
+        A job that the policy does not ask for any more has no row.
+        """
+        known = {row.job_id: row for row in rows if row.of_verl is verl}
+        made: list[WatchedJob] = []
+        for standing in found:
+            job_id, good = _plain_id(standing.wanted.id), self.policy.verl.commit if verl else ""
+            before = known.get(job_id) or WatchedJob(job_id=job_id, of_verl=verl, good=good)
+            made.append(after_round(before, commit, standing.run))
+            if before.bad and not made[-1].bad:
+                self._close(marker_of(self.branch, before), fixed_text(made[-1]))
+        return (*(row for row in rows if row.of_verl is not verl), *made)
+
+    def _with_verl(self, now: Watched) -> Watched:
+        """The round with the newest commit of verl, where that is neither the policy's nor known."""
+        source, pin = self.own.verl("HEAD"), self.policy.verl.commit
+        newest = source.resolve("HEAD")
+        if pin == now.verl:
+            self._close(marker_of(self.branch), pinned_text(pin))
+        if newest in (pin, now.verl):
+            return now.model_copy(update={"over": True})
+        found = self._run(now.head, newest)
+        if found is None or not found.answered:
+            return now
+        with_it = tuple(item for item in found.standings if item.wanted.id != _plain_id(item.wanted.id))
+        now = now.model_copy(update={"verl": newest, "jobs": self._after(now.jobs, newest, with_it, verl=True)})
+        if with_it and all(item.state is JobStatus.PASSED for item in with_it):
+            jobs = [_plain_id(item.wanted.id) for item in with_it]
+            self._tell(bump_message(self.branch, self.policy, newest, now.head, jobs))
+        return now
+
+    def _searched(self, row: WatchedJob, now: Watched) -> WatchedJob:
+        """A job that fails after the next step of the search for what broke it."""
+        if not row.bad or row.told:
+            return row
+        step, runs = self._step(row, now)
+        if step is None:
+            return row
+        if isinstance(step, NextRun) and (spent := self._spent(row, now)) >= self.rules.gpu_minutes:
+            log.warning("the search took %.0f GPU minutes", spent, extra={"job": row.job_id})
+            step = replace(step.so_far, ending=SearchEnd.SPENT)
+        if isinstance(step, NextRun):
+            known = bool(runs.get(step.sha))
+            self._run(*self._place(row, step.sha, now), only=row.job_id, again=known)
+            probed = tuple(dict.fromkeys((*row.probed, step.sha)))
+            return row.model_copy(update={"probed": probed})
+        shown = next((run for run in reversed(runs.get(step.bad, ())) if run.verdict), None)
+        broken = Break(self.branch, row, step, self.policy, now.head, shown, self._spent(row, now))
+        self._tell(issue_of(broken))
+        return row.model_copy(update={"told": True})
+
+    def _step(self, row: WatchedJob, now: Watched) -> tuple[NextRun | SearchResult | None, dict[str, tuple[Run, ...]]]:
+        """What the runs so far say, None while one of them is under way; and the runs of each commit."""
+        line = self.own.verl("HEAD").first_parents(row.bad, _VERL_HISTORY) if row.of_verl else self.line
+        places = {commit.sha: place for place, commit in enumerate(line)}
+        runs: dict[str, tuple[Run, ...]] = {}
+        for sha in dict.fromkeys(sha for sha in (row.good, row.bad, *row.probed) if sha):
+            was_asked = sha in row.probed
+            found = self._run(*self._place(row, sha, now), only=row.job_id, starts=was_asked)
+            if found is None or (was_asked and not found.answered):
+                return None, runs
+            runs[sha] = tuple(run for run in found.runs if run.state.final)
+        first = places.get(row.bad)
+        if not row.good or first is None or (row.good not in places and line[-1].parent != row.good):
+            return SearchResult(SearchEnd.NO_GOOD, bad=row.bad), runs
+        commits = line[first : places.get(row.good, len(line))][::-1]
+        mattering = {commit.sha for commit in commits if row.of_verl or self._matters(commit)}
+        seen = {
+            # Of a commit on which the job cannot be run at all, nothing is ever known.
+            sha: [seen_in(run, row.fingerprint, any_repository=row.of_verl) for run in made]
+            or [Seen.NOTHING] * (sha in row.probed)
+            for sha, made in runs.items()
+        }
+        return next_run(row.good, commits, mattering, seen, confirm=self.rules.confirm), runs
+
+    def _place(self, row: WatchedJob, sha: str, now: Watched) -> tuple[str, str]:
+        """The commit of the branch, and that of verl where it is another one, in which a commit is run."""
+        return (now.head, sha if sha != self.policy.verl.commit else "") if row.of_verl else (sha, "")
+
+    def _matters(self, commit: HistoryCommit) -> bool:
+        """Whether the planner asks for a run of the commit; one that cannot be planned may always matter."""
+        key = (self.branch.repository, commit.sha, self.policy.source, self.policy.text_digest)
+
+        def asks() -> tuple[bool]:
+            try:
+                target = _commit(self.branch, commit.sha, commit.parent)
+                plan = self.own.analysis.plan(target, self.policy).plan
+            except (UserError, LimitError):
+                return (True,)
+            return (bool(plan.levels or plan.incomplete),)
+
+        return self.own.mattering.get(key, asks)[0]
+
+    def _spent(self, row: WatchedJob, now: Watched) -> float:
+        """GPU minutes of the runs for a job since the round began."""
+        commits = {self._place(row, sha, now)[0] for sha in (row.bad, *row.probed)}
+        listed = (run for sha in commits for run in self.own.ledger.runs(self.branch.repository, head_sha=sha))
+        return sum(run.gpu_minutes for run in listed if run.branch == self.branch.name and run.created >= now.at)
+
+    def _run(
+        self, sha: str, verl: str = "", only: str = "", *, starts: bool = True, again: bool = False
+    ) -> _Ran | None:
+        """Where the jobs of a commit stand, `only` that of one id; None where nothing may run now.
+
+        With `starts` those are started that have no run, with `again` the job once more.
+        """
+        own, target = self.own, _commit(self.branch, sha)
+        source, now = f"{SCHEDULED}{self.branch.name}", own.clock.now()
+        options = {"verl_ref": verl} if verl else {}
+        levels = tuple(str(int(level)) for level in self.rules.levels)
+        asked: tuple[tuple[str, tuple[str, ...], dict[str, str]], ...]
+        asked = ((LEVEL, levels, options), (PRIORITY, (Priority.LOW.value,), {}))
+        entries = tuple(
+            RecordedCommand(
+                source=source,
+                repository=target.repository,
+                number=0,
+                actor=source,
+                verb=verb,
+                arguments=arguments,
+                options=given,
+                head_sha=sha,
+                at=now,
+            )
+            for verb, arguments, given in asked
+        )
+        made = own.required_jobs.prepare(target, self.policy, entries)
+        if made.plan is None or own.queue.pause_of(target.repository) is not None:
+            log.warning("a commit of the branch is not run: %s", made.problem or "dispatch is paused")
+            return None
+        asked_for = made.wanted
+        if only:
+            with_verl = bool(verl)
+            same = (job for job in made.wanted if _plain_id(job.id) == only and (job.id != only) is with_verl)
+            asked_for = tuple(replace(job, requires=()) for job in same)
+        runs = own.runs.of_target(target, self.troubles)
+        state = TargetState(
+            target=target,
+            now=now,
+            policy=self.policy,
+            trust=_ON_BRANCH,
+            plan=made.plan,
+            wanted=asked_for,
+            entries=entries,
+            runs=runs,
+        )
+        state = replace(state, queue=own.queue.view(state))
+        due = decide_actions(state)
+        if starts:
+            ended = {run.key: own.runs.cancel(run, self.troubles) for run in due.cancel if run.branch}
+            state = replace(state, runs=tuple(ended.get(run.key, run) for run in state.runs))
+            if again and _Ran(due.standings, ()).answered:
+                more = tuple(run_of_job(job, state, source) for job in asked_for if job.job is not None)
+                due = replace(due, dispatch=(*due.dispatch, *more))
+            runs = own.runs.start(due, state, own.queue, self.troubles)
+            due = decide_actions(replace(state, runs=runs))
+        return _Ran(due.standings, tuple(run for job in asked_for for run in runs_of(job, sha, runs)))
+
+    def _tell(self, message: Message) -> None:
+        """Open the issue of a message, or add to the open one what does not stand there yet."""
+        own, repository = self.own, self.branch.repository
+        issue = own.issues.find(repository, message.marker)
+        if issue is None:
+            own.issues.open(repository, message.title, message.body, self.rules.labels)
+        else:
+            self._add(issue, message.body)
+
+    def _close(self, marker: str, text: str) -> None:
+        """Say that what an open issue is about is over, and close it; without one nothing is said."""
+        issue = self.own.issues.find(self.branch.repository, marker)
+        if issue is not None:
+            self._add(issue, text)
+            self.own.issues.close(self.branch.repository, issue.number)
+
+    def _add(self, issue: Issue, text: str) -> None:
+        """Comment on an issue, unless it was said there before; the answer to that may have been lost."""
+        ref = PullRef(self.branch.repository, issue.number)
+        said = (issue.body, *(comment.body for comment in self.own.conversation.comments(ref)))
+        if text.split() not in (before.split() for before in said):
+            self.own.conversation.comment(ref, text)
+
+
+def _plain_id(job_id: str) -> str:
+    """The id of a job without the mark of the options that it was asked for with."""
+    return job_id.rpartition("-x")[0] or job_id

@@ -1,0 +1,284 @@
+"""A watched branch: rounds on its tip, the search for what broke a job, its issue, and newer commits of verl."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.fakes.app import BASE, POLICY, REPOSITORY, App, blocks, fails, passes
+from tests.fakes.trees import sha
+from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.core.model.change import HistoryCommit
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.pulls.forge import Branch
+from verl_e2e.core.pulls.ledger import Run, Watched
+
+MAIN = Branch(REPOSITORY, "main")
+WATCH = "schedule: {levels: [0], confirm: false, labels: [red]}\n"
+HOUR = 3600.0
+
+
+class BranchInMemory:
+    """A branch in memory, with runs that end as `broken` says of the commits of Bridge and of verl."""
+
+    def __init__(self, rules: str = WATCH) -> None:
+        self.app = App()
+        self.rules = rules
+        self.broken: Callable[[Job], bool] = lambda _: False
+        self.silent: Callable[[Job], bool] = lambda _: False
+        self.ran: list[Run] = []
+        # Whether what a process holds is forgotten before each look.
+        self.restarts = False
+        self.commit("root")
+
+    def commit(self, name: str, path: str = "src/peft/lora.py") -> str:
+        """A new tip of the branch, with the policy on it."""
+        parent = self.app.line[-1].sha if self.app.line else BASE
+        self.app.line.append(HistoryCommit(sha(name), parent, "Mona Lisa", f"Change {name} (#12)"))
+        self.app.paths[sha(name)] = path
+        self.app.hub.tips["main"] = sha(name)
+        self.app.hub.files[sha(name), POLICY_PATH] = (POLICY + self.rules).encode()
+        return sha(name)
+
+    def look(self) -> float | None:
+        if self.restarts:
+            self.app.restart()
+        return self.app.handlers.reconciler.reconcile(MAIN)
+
+    def until_settled(self) -> float | None:
+        """Look, and let all that was started end, until nothing is under way."""
+        for _ in range(60):
+            wait_s = self.look()
+            live = self.app.backend.live()
+            if wait_s is None or (wait_s > HOUR and not live):
+                return wait_s
+            for run in live:
+                self.ran.append(run)
+                assert run.job is not None
+                outcome = blocks if self.silent(run.job) else fails if self.broken(run.job) else passes
+                self.app.backend.finish(run, outcome)
+            self.app.clock.pass_s(60)
+        raise AssertionError("it does not settle")
+
+    def next_day(self) -> None:
+        self.app.clock.pass_s(25 * HOUR)
+
+    @property
+    def heads(self) -> list[str]:
+        return [run.head_sha for run in self.ran]
+
+    @property
+    def issues(self) -> list[str]:
+        return [issue.body for issue in self.app.hub.issues.values() if issue.is_open]
+
+
+def broken_since(names: list[str]) -> Callable[[Job], bool]:
+    bad = {sha(name) for name in names}
+    return lambda job: job.bridge.commit in bad
+
+
+def test_a_branch_without_a_schedule_is_left_alone() -> None:
+    watched = BranchInMemory(rules="")
+    assert watched.look() is None
+    assert not watched.app.backend.submitted
+
+
+def test_the_tip_is_run_once_in_a_round_and_no_check_is_written() -> None:
+    watched = BranchInMemory()
+    wait_s = watched.until_settled()
+    assert wait_s is not None
+    assert 20 * HOUR < wait_s <= 24 * HOUR
+    assert watched.heads == [sha("root")]
+    watched.next_day()
+    watched.until_settled()
+    assert watched.heads == [sha("root")], "the same commit was run twice"
+    watched.commit("next")
+    watched.until_settled()
+    assert watched.heads == [sha("root")], "a round began before its time"
+    watched.next_day()
+    watched.until_settled()
+    assert watched.heads == [sha("root"), sha("next")]
+    assert not watched.issues
+    assert not watched.app.hub.runs
+
+
+def test_what_broke_a_job_is_found_and_told_once() -> None:
+    watched = BranchInMemory()
+    watched.until_settled()
+    names = [f"c{number}" for number in range(1, 17)]
+    for number, name in enumerate(names):
+        watched.commit(name, "docs/a.md" if number % 2 else "src/peft/lora.py")
+    watched.broken = broken_since(names[10:])
+    watched.next_day()
+    watched.until_settled()
+    # The tip, and three to tell the eight commits apart that can matter.
+    assert len(watched.heads) == 1 + 1 + 3
+    (body,) = watched.issues
+    assert f"A commit broke it: `{sha('c11')}` by Mona Lisa" in body
+    watched.next_day()
+    watched.commit("later")
+    watched.broken = broken_since([*names[10:], "later"])
+    watched.until_settled()
+    assert len(watched.heads) == 6
+    assert watched.issues == [body], "the same was said twice"
+    assert not watched.app.hub.talk
+    watched.next_day()
+    watched.commit("repaired")
+    watched.until_settled()
+    assert not watched.issues
+    ((number, (said,)),) = watched.app.hub.talk.items()
+    assert number in watched.app.hub.issues
+    assert f"passes again on `{sha('repaired')}`" in said.body
+    note = watched.app.ledger.note(Watched, REPOSITORY, f"{sha('repaired')}:watch:main")
+    assert note is not None
+    assert [(row.good, row.bad, row.streak) for row in note.jobs] == [(sha("repaired"), "", 1)]
+
+
+def test_a_restart_in_the_middle_of_a_search_changes_nothing() -> None:
+    watched = BranchInMemory()
+    watched.until_settled()
+    for number in range(1, 9):
+        watched.commit(f"c{number}")
+    watched.broken = broken_since(["c6", "c7", "c8"])
+    watched.next_day()
+    watched.restarts = True
+    watched.until_settled()
+    assert f"A commit broke it: `{sha('c6')}`" in watched.issues[0]
+    assert len(watched.heads) == len(set(watched.heads)) == 1 + 1 + 3
+
+
+def test_a_search_confirms_the_commit_and_the_one_before() -> None:
+    watched = BranchInMemory("schedule: {levels: [0]}\n")
+    watched.until_settled()
+    for number in range(1, 5):
+        watched.commit(f"c{number}", "docs/a.md" if number == 3 else "src/peft/lora.py")
+    # The planner leaves out the commit that did it.
+    watched.broken = broken_since(["c3", "c4"])
+    watched.next_day()
+    watched.until_settled()
+    (body,) = watched.issues
+    assert f"A commit broke it: `{sha('c3')}`" in body
+    assert "two runs failed and two passed" in body
+
+
+def test_a_commit_that_cannot_be_run_is_not_blamed() -> None:
+    watched = BranchInMemory()
+    watched.until_settled()
+    for number in range(1, 5):
+        watched.commit(f"c{number}")
+    watched.broken = broken_since(["c3", "c4"])
+    watched.silent = broken_since(["c2", "c3"])
+    watched.next_day()
+    watched.until_settled()
+    (body,) = watched.issues
+    assert "One of 3 commits broke it" in body
+    assert all(sha(name) in body for name in ("c2", "c3", "c4"))
+
+
+def test_a_job_that_never_passed_blames_no_one() -> None:
+    watched = BranchInMemory()
+    watched.broken = lambda _: True
+    watched.until_settled()
+    (body,) = watched.issues
+    assert "No commit is known on which it passed" in body
+
+
+def test_where_the_good_commit_fails_too_no_commit_is_blamed() -> None:
+    """The policy names another verl since, and that is what breaks the job."""
+    watched = BranchInMemory()
+    watched.until_settled()
+    watched.rules = WATCH
+    other = POLICY.replace(sha("verl"), sha("other verl"))
+    watched.commit("c1")
+    watched.commit("c2")
+    watched.app.hub.files[sha("c2"), POLICY_PATH] = (other + WATCH).encode()
+    watched.broken = lambda job: job.verl.commit == sha("other verl")
+    watched.next_day()
+    watched.until_settled()
+    (body,) = watched.issues
+    assert "No commit broke it" in body
+    assert sha("c1") not in body
+
+
+def test_the_search_ends_with_the_minutes_that_a_round_may_take() -> None:
+    watched = BranchInMemory(WATCH.replace("levels", "gpu_minutes: 1, levels"))
+    watched.until_settled()
+    for number in range(1, 9):
+        watched.commit(f"c{number}")
+    watched.broken = broken_since(["c6", "c7", "c8"])
+    watched.next_day()
+    watched.until_settled()
+    assert len(watched.heads) == 2
+    (body,) = watched.issues
+    assert "One of 8 commits broke it; the GPU minutes" in body
+
+
+def verl_commits(watched: BranchInMemory, *names: str) -> None:
+    for name in names:
+        parent = watched.app.verl_line[-1].sha if watched.app.verl_line else sha("before")
+        watched.app.verl_line.append(HistoryCommit(sha(name), parent, "Ann", f"verl {name}"))
+
+
+FOLLOW = WATCH.replace("levels", "follow_verl: true, levels")
+
+
+def test_a_newer_verl_that_passes_is_proposed_and_the_proposal_ends_with_the_pin() -> None:
+    watched = BranchInMemory(FOLLOW)
+    verl_commits(watched, "verl", "v1", "v2")
+    watched.until_settled()
+    assert [run.job.verl.commit for run in watched.ran if run.job] == [sha("verl"), sha("v2")]
+    (body,) = watched.issues
+    assert f"-  commit: {sha('verl')}\n+  commit: {sha('v2')}" in body
+    watched.next_day()
+    watched.commit("bumped")
+    watched.app.hub.files[sha("bumped"), POLICY_PATH] = (POLICY.replace(sha("verl"), sha("v2")) + FOLLOW).encode()
+    watched.until_settled()
+    assert not watched.issues
+
+
+def test_what_verl_broke_is_never_blamed_on_bridge() -> None:
+    watched = BranchInMemory(FOLLOW)
+    verl_commits(watched, "verl", *(f"v{number}" for number in range(1, 9)))
+    bad = {sha(f"v{number}") for number in range(5, 9)}
+    watched.broken = lambda job: job.verl.commit in bad
+    watched.until_settled()
+    (body,) = watched.issues
+    assert f"A commit of verl broke it: `{sha('v5')}` by Ann" in body
+    assert "No commit of this repository is blamed" in body
+    assert set(watched.heads) == {sha("root")}
+
+
+@pytest.mark.parametrize("call", ["open_issue", "open_issue!", "close_issue", "comment", "find_issue"])
+def test_github_that_fails_once_is_asked_again_and_nothing_is_said_twice(call: str) -> None:
+    watched = BranchInMemory()
+    watched.until_settled()
+    watched.commit("c1")
+    watched.broken = broken_since(["c1"])
+    watched.next_day()
+    watched.app.hub.fail.append(call)
+    for _ in range(3):
+        try:
+            watched.until_settled()
+        except Exception as error:
+            assert call.rstrip("!") in str(error)  # noqa: PT017  GitHub failed, as asked
+    assert len(watched.app.hub.issues) == 1
+    watched.next_day()
+    watched.commit("c2")
+    for _ in range(3):
+        try:
+            watched.until_settled()
+        except Exception as error:
+            assert call.rstrip("!") in str(error)  # noqa: PT017
+    assert not watched.issues
+    assert len(watched.app.hub.talk[next(iter(watched.app.hub.issues))]) == 1
+
+
+def test_a_merge_group_of_the_same_commit_leaves_the_runs_of_a_branch_alone() -> None:
+    from verl_e2e.core.pulls.forge import MergeGroup
+
+    watched = BranchInMemory()
+    watched.look()
+    group = MergeGroup(REPOSITORY, "main", BASE, sha("root"))
+    watched.app.handlers.known.remember_group(group, destroyed=True)
+    watched.app.handlers.reconciler.reconcile(group)
+    assert [order.state.final for order in watched.app.backend.orders.values()] == [False]
+    assert watched.app.under_way() == {MAIN}
