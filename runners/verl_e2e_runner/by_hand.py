@@ -15,9 +15,8 @@ from verl_e2e.core.model.record import Finding
 from verl_e2e.core.pulls.ray_nodes import by_hand_text
 from verl_e2e.git.repository import UnknownRevisionError
 from verl_e2e_runner.bridge_tests import bridge_tests_text
-from verl_e2e_runner.models import model_folder
 from verl_e2e_runner.preflight.preflight import prepare
-from verl_e2e_runner.process.cage import Session, ray_folder
+from verl_e2e_runner.process.cage import Session, model_folder, ray_folder
 from verl_e2e_runner.reporting import stops
 from verl_e2e_runner.run import own_folder
 from verl_e2e_runner.trees import apply_patches, file_at, open_repository, planned_trees, prepare_trees

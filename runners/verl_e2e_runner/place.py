@@ -64,6 +64,7 @@ def read_paths(job: Job, trees: Trees, environ: Mapping[str, str]) -> tuple[Path
     found += [home / ".local", *(Path(path).expanduser() for path in listed)]
     # Absolute paths in the job's own texts: model, data, configuration, whatever an override names.
     texts = [job.checkpoint.model_path, job.checkpoint.dummy_config, job.data.train_files, job.data.val_files]
+    texts.append(job.reward_model.model_path if job.reward_model else None)
     for mapping in (job.site.wrapper, job.wrapper, job.site.process, job.process):
         texts += mapping.values()
     for text in filter(None, (*texts, *job.site.overrides, *job.overrides)):

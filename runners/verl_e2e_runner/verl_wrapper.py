@@ -28,7 +28,7 @@ from typing import Any
 
 from verl_e2e.core.judge.case import PlannedPhase, planned_phases
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, common_overrides
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job, common_overrides
 from verl_e2e.core.model.levels import OWN_FILES, Variant
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE
 from verl_e2e.core.model.record import Check, Finding
@@ -42,7 +42,9 @@ from verl_e2e_runner.process.cage import (
     SHARED_RAY_VARIABLE,
     Cage,
     Session,
+    cached_snapshot,
     inherited,
+    model_folder,
     names_below,
     read_below,
     synthetic_folder,
@@ -96,12 +98,21 @@ def wrapper_map(job: Job, trees: Trees, *, base: Mapping[str, str], model: str |
         "VAL_FILES": files["val_files"],
         "TOTAL_TRAIN_STEPS": str(job.steps),
     }
+    if job.reward_model:
+        derived["RM_MODEL_PATH"] = reward_model_place(job.reward_model, {**base, **job.site.process, **job.process})
     if checkpoint.dummy_config is not None:
         place = trees.cage.scratch / "home" if trees.cage else trees.cwd.parent
         derived["USE_DUMMY_MODEL"] = "True"
         derived["DUMMY_MODEL_CONFIG_PATH"] = checkpoint.dummy_config
         derived["DUMMY_MODEL_PATH"] = str(place / "dummy-model")
     return {**derived, **job.site.wrapper, **job.wrapper}
+
+
+def reward_model_place(chosen: Checkpoint, variables: Mapping[str, str]) -> str:
+    """The reward model as verl is given it: where it lies, or where the runner will make it; else its id."""
+    if chosen.synthetic is not None:
+        return str(model_folder(chosen.synthetic, variables))
+    return chosen.model_path or str(cached_snapshot(chosen.model_id, variables) or chosen.model_id)
 
 
 def pictures_folder(variables: Mapping[str, str]) -> Path:
@@ -145,7 +156,7 @@ def overrides(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
     given = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
     keys = {key(item) for item in given}
     common = common_overrides(
-        job.site, reward_model=job.reward_model, gpus_of_node=job.gpus_of_node, nodes=job.node_count
+        job.site, reward_model=bool(job.reward_model), gpus_of_node=job.gpus_of_node, nodes=job.node_count
     )
     given += [item for item in common if key(item) not in keys]
     forwarded = {"PYTHONPATH": python_path(job, trees), **_marks(job, trees, session)}

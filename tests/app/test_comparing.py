@@ -105,7 +105,7 @@ def test_runs_from_other_places_are_one_training_and_make_a_pair() -> None:
 def test_bands_of_ones_own_judge_and_stay_in_the_folder(tmp_path: Path) -> None:
     folder, job = shutil.copytree(FIRST, tmp_path / "run"), FOLDERS.record(FIRST).job
     assert job is not None
-    bands = with_healthy(Bands(), job.model_copy(update={"reward_model": True}), healthy(0, 0.5))
+    bands = with_healthy(Bands(), job.model_copy(update={"reward_model": job.checkpoint}), healthy(0, 0.5))
     for number in range(ENOUGH):
         bands = with_healthy(bands, job, healthy(number, 1.0))
     own = folders.run_folders(bands)

@@ -279,10 +279,15 @@ def test_the_reward_model_counts_when_the_composed_configuration_enables_it(worl
         return {"reward": {"reward_model": {"enable": enable, "model_path": path}}}
 
     job = world.job()
-    assert check_reward_model(job, tmp_path, config("gone", enable=False)).ok
-    assert check_reward_model(job, tmp_path, config("rm")).ok
-    finding = check_reward_model(job, tmp_path, config("gone"))
+    assert check_reward_model(job, tmp_path, {}, config("gone", enable=False)).ok
+    assert check_reward_model(job, tmp_path, {}, config("rm")).ok
+    finding = check_reward_model(job, tmp_path, {}, config("gone"))
     assert (finding.ok, finding.stage) == (False, Stage.REWARD_MODEL)
+    # One of the hub is still to be downloaded, unless nothing can be.
+    named = world.job(reward_model=Checkpoint(model_id="org/scores"))
+    assert check_reward_model(named, tmp_path, {}, config("org/scores")).ok
+    offline = check_reward_model(named, tmp_path, {"HF_HUB_OFFLINE": "1"}, config("org/scores"))
+    assert (offline.ok, offline.stage) == (False, Stage.REWARD_MODEL)
 
 
 def test_stale_checkpoints_block_and_stay(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from verl_e2e.core.model.record import Check
 from verl_e2e_runner.preflight.preflight import cache_variables, prepare
 from verl_e2e_runner.process.cage import cached_snapshot, hub_cache, hub_home, is_offline
 from verl_e2e_runner.trees import Trees, prepare_trees
+from verl_e2e_runner.verl_wrapper import wrapper_map
 
 
 def data(folder: Path) -> Data:
@@ -28,6 +29,15 @@ def test_gsm8k_is_made_by_verls_script_and_only_where_it_is_missing(
     assert (tmp_path / "eval/small.parquet").read_bytes() == b"PAR1" + b"test" * 4 + b"PAR1"
     assert (tmp_path / "train.parquet").read_bytes() == b"the user's own"
     assert prepare(job, shared_trees, base, base, tmp_path / "work") == ()
+
+
+def test_the_script_reads_the_raw_data_that_the_job_names(world: World, base: dict[str, str], tmp_path: Path) -> None:
+    trees = prepare_trees(world.job(), tmp_path / "trees", base=base)
+    script = "import sys\nraise OSError(' '.join(sys.argv[3:]))"
+    (trees.verl / "examples/data_preprocess/gsm8k.py").write_text(script)
+    named = data(tmp_path).model_copy(update={"local_dataset": "/srv/gsm8k"})
+    (finding,) = prepare(world.job(data=named), trees, base, base, tmp_path / "work")
+    assert "OSError: --local_dataset_path /srv/gsm8k" in finding.summary
 
 
 @pytest.mark.parametrize(
@@ -81,6 +91,20 @@ def test_a_hub_model_is_downloaded_once_with_the_token_that_the_run_never_sees(
     assert snapshot is not None
     assert (snapshot / "config.json").read_text() == "None"
     assert prepare(job, shared_trees, variables, token, tmp_path) == ()
+
+
+def test_the_reward_model_is_downloaded_too_and_named_to_the_wrapper(
+    world: World, shared_trees: Trees, base: dict[str, str], tmp_path: Path
+) -> None:
+    job = with_hub(world, tmp_path).model_copy(update={"reward_model": Checkpoint(model_id="org/scores")})
+    variables = {**base, "HF_HOME": str(tmp_path / "hf")}
+    assert wrapper_map(job, shared_trees, base=variables)["RM_MODEL_PATH"] == "org/scores"
+    found = prepare(job, shared_trees, variables, {**base, "HF_TOKEN": "hf_secret"}, tmp_path)
+    assert [finding.summary.partition(" downloaded")[0] for finding in found] == ["org/tiny", "org/scores"]
+    place = str(cached_snapshot("org/scores", variables))
+    assert wrapper_map(job, shared_trees, base=variables)["RM_MODEL_PATH"] == place
+    local = job.model_copy(update={"reward_model": Checkpoint(model_id="org/scores", model_path="/kit/scores")})
+    assert wrapper_map(local, shared_trees, base=variables)["RM_MODEL_PATH"] == "/kit/scores"
 
 
 def test_a_dummy_checkpoint_needs_no_weights(

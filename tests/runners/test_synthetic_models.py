@@ -21,11 +21,12 @@ from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e.core.plan.build import sized
 from verl_e2e.core.plan.policy import Family
 from verl_e2e_runner.by_hand import dry_run, prepare_by_hand
-from verl_e2e_runner.models import HOST_PYTHON, make_model, model_folder, model_there
+from verl_e2e_runner.models import HOST_PYTHON, make_model, model_there
 from verl_e2e_runner.preflight.inputs import check_model
 from verl_e2e_runner.preflight.preflight import prepare
-from verl_e2e_runner.process.cage import Cage, Tools, hub_cache
+from verl_e2e_runner.process.cage import Cage, Tools, hub_cache, model_folder
 from verl_e2e_runner.trees import Trees
+from verl_e2e_runner.verl_wrapper import wrapper_map
 
 MODELS = tuple(family for family in packaged_policy().families if family.synthetic)
 SIZES = {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 4, "head_size": 64, "vocabulary": 2048, "window": 128}
@@ -307,6 +308,19 @@ def test_a_model_is_made_among_the_downloaded_ones_before_the_run(
     assert folder.is_relative_to(hub_cache(variables))
     assert json.loads((folder / "recipe.json").read_text()) == RECIPE.model_dump(mode="json")
     assert all(found.ok for found in check_model(job, tmp_path, variables, prepared=True))
+
+
+def test_a_reward_model_is_made_beside_the_model_where_the_wrapper_is_told(
+    world: World, shared_trees: Trees, base: dict[str, str], tmp_path: Path
+) -> None:
+    scoring = packaged_policy().reward_model
+    assert scoring is not None
+    job = with_recipe(world, stand_in(tmp_path)).model_copy(update={"reward_model": sized(scoring, {})})
+    variables = {**base, "HF_HOME": str(tmp_path / "hf")}
+    found = prepare(job, shared_trees, variables, base, tmp_path)
+    assert [finding.summary.partition(":")[0] for finding in found] == ["synthetic qwen3_moe", "synthetic reward_qwen2"]
+    place = Path(wrapper_map(job, shared_trees, base=variables)["RM_MODEL_PATH"])
+    assert (place / "config.json").is_file()
 
 
 @pytest.mark.usefixtures("own_umask")

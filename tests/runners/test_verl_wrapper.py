@@ -90,7 +90,7 @@ def test_a_file_of_our_own_is_found_where_the_runner_lies_and_the_cage_lets_it_b
 
 def test_what_the_job_says_of_reward_model_and_ray_stays(world: World, tmp_path: Path, session: Session) -> None:
     given = ("reward.reward_model.enable=True", "++ray_kwargs.ray_init.num_cpus=2")
-    job = world.job(overrides=given, reward_model=False)
+    job = world.job(overrides=given)
     made = overrides(job, planned_trees(job, tmp_path), session)
     assert [item for item in made if "num_cpus" in item or "enable" in item] == list(given)
 

@@ -5,7 +5,6 @@ under test cannot change it. The scripts in `host_python` run in the job's own P
 without the code under test.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_e2e.core.model.synthetic import Synthetic
-from verl_e2e_runner.process.cage import synthetic_folder
+from verl_e2e_runner.process.cage import model_folder
 from verl_e2e_runner.process.processes import FinishedProgram, let_everyone_read, run_program
 
 HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
@@ -30,14 +29,6 @@ class Made:
     summary: str
     # Why there is none, empty where there is one.
     problem: str = ""
-
-
-def model_folder(recipe: Synthetic, variables: Mapping[str, str]) -> Path:
-    """Where the model of a recipe lies, or will."""
-    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True)
-    name = f"{recipe.family}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in name)
-    return synthetic_folder(variables) / safe
 
 
 def model_there(recipe: Synthetic, variables: Mapping[str, str]) -> Path | None:

@@ -123,10 +123,10 @@ def check_model(job: Job, cwd: Path, variables: Mapping[str, str], *, prepared: 
     return tuple(findings)
 
 
-def check_reward_model(job: Job, cwd: Path, config: Config | None) -> Finding:
-    """The reward model, where the composed configuration turns it on, lies at its path."""
+def check_reward_model(job: Job, cwd: Path, variables: Mapping[str, str], config: Config | None) -> Finding:
+    """The reward model, where the composed configuration turns it on, lies at its path or is still to be prepared."""
     if config is None:
-        wanted, path = job.reward_model, None
+        wanted, path = bool(job.reward_model), None
     else:
         wanted = bool(lookup(config, "reward.reward_model.enable"))
         path = lookup(config, "reward.reward_model.model_path")
@@ -135,6 +135,11 @@ def check_reward_model(job: Job, cwd: Path, config: Config | None) -> Finding:
     if path is None:
         fix = "set RM_MODEL_PATH in the job's `wrapper` map"
         return blocked(Check.REWARD_MODEL, "the reward model's path is not known", fix, stage=Stage.REWARD_MODEL)
+    chosen = job.reward_model
+    if chosen and chosen.model_path is None and (chosen.synthetic or not is_offline(variables)):
+        return good(
+            Check.REWARD_MODEL, f"reward model {chosen.model_id}: {path}, made or downloaded where it is missing"
+        )
     return _model_folder(Check.REWARD_MODEL, "reward model", cwd / Path(path).expanduser(), Stage.REWARD_MODEL)
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from verl_e2e.core.log.printed import lookup
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.jobs import Checkpoint, Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, Gpu, ImportLine, RunContainer
-from verl_e2e_runner.models import make_images, make_model, model_folder
+from verl_e2e_runner.models import make_images, make_model
 from verl_e2e_runner.preflight.host import (
     Interpreter,
     ask_interpreter,
@@ -41,7 +41,15 @@ from verl_e2e_runner.preflight.inputs import (
     model_path,
     model_place,
 )
-from verl_e2e_runner.process.cage import OWN_PLACES, Session, cached_snapshot, hub_cache, hub_home, is_offline
+from verl_e2e_runner.process.cage import (
+    OWN_PLACES,
+    Session,
+    cached_snapshot,
+    hub_cache,
+    hub_home,
+    is_offline,
+    model_folder,
+)
 from verl_e2e_runner.process.processes import FinishedProgram, run_program
 from verl_e2e_runner.reporting import Emit, blocked, emit_findings, good, stops, untried
 from verl_e2e_runner.samplers import Devices, read_devices, visible
@@ -118,7 +126,11 @@ def prepare(
     trusted.update({name: base[name] for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if name in base})
     findings = _prepare_data(job, trees, trusted, work, timeout_s=timeout_s)
     if not stops(findings):
-        findings = (*findings, *_prepare_model(job, trusted, work, timeout_s=timeout_s))
+        known = model_path(job)
+        findings = (*findings, *_prepare_model(job, job.checkpoint, known, trusted, work, timeout_s=timeout_s))
+    if job.reward_model and not stops(findings):
+        known = job.reward_model.model_path
+        findings = (*findings, *_prepare_model(job, job.reward_model, known, trusted, work, timeout_s=timeout_s))
     if not stops(findings):
         findings = (*findings, *check_processor(job, trees.cwd, trusted, work))
     return findings
@@ -141,7 +153,8 @@ def _prepare_data(
     made = work / "gsm8k"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
-    argv = (job.site.python, str(trees.verl / GSM8K_SCRIPT), "--local_save_dir", str(made))
+    raw = ("--local_dataset_path", job.data.local_dataset) if job.data.local_dataset else ()
+    argv = (job.site.python, str(trees.verl / GSM8K_SCRIPT), "--local_save_dir", str(made), *raw)
     # The script imports verl for its HDFS copy; that is the pinned verl, not the pull request.
     path = os.pathsep.join((str(trees.verl), *job.site.python_path))
     finished = run_program(argv, env={**variables, "PYTHONPATH": path}, cwd=work, timeout_s=timeout_s)
@@ -161,8 +174,10 @@ def _prepare_data(
     )
 
 
-def _prepare_model(job: Job, variables: Mapping[str, str], work: Path, *, timeout_s: float) -> tuple[Finding, ...]:
-    checkpoint = job.checkpoint
+def _prepare_model(
+    job: Job, checkpoint: Checkpoint, known: str | None, variables: Mapping[str, str], work: Path, *, timeout_s: float
+) -> tuple[Finding, ...]:
+    """Make or download one of the job's models, unless it lies at the path that is known of it."""
     if recipe := checkpoint.synthetic:
         folder = model_folder(recipe, variables)
         made = make_model(recipe, folder, python=job.site.python, variables=variables, work=work, timeout_s=_MAKE_S)
@@ -171,8 +186,7 @@ def _prepare_model(job: Job, variables: Mapping[str, str], work: Path, *, timeou
         fix = "look at the recipe of the family in the policy, and at the transformers of the job's Python"
         summary = f"the model {checkpoint.model_id} could not be made: {made.problem}"
         return (blocked(Check.MODEL, summary, fix, stage=Stage.MODEL_DOWNLOAD),)
-    known = model_path(job) or cached_snapshot(checkpoint.model_id, variables)
-    if known is not None or is_offline(variables):
+    if known or cached_snapshot(checkpoint.model_id, variables) is not None or is_offline(variables):
         return ()
     ignored = _WEIGHTS if checkpoint.dummy_config is not None else ()
     question = json.dumps([checkpoint.model_id, ignored])
@@ -300,7 +314,7 @@ def _cheap(
         inputs = (
             *check_data(job, trees.cwd, variables, prepared=False),
             *check_model(job, trees.cwd, variables, prepared=False),
-            check_reward_model(job, trees.cwd, config),
+            check_reward_model(job, trees.cwd, variables, config),
             check_stale_checkpoints(trees.cwd, config),
         )
     # First what another host, or its administrator, decides: the first one that blocks is what the card begins with.

@@ -20,6 +20,8 @@ What the code wrote is read as regular files only, never through a link, never m
 the way is opened by itself, so that none of them can be a link to somewhere else.
 """
 
+import hashlib
+import json
 import os
 import re
 import tempfile
@@ -32,6 +34,7 @@ from stat import S_ISDIR, S_ISREG
 
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Network, SiteIsolation
+from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e.core.text.redact import is_secret
 
 _YES = frozenset({"1", "ON", "YES", "TRUE"})
@@ -53,6 +56,14 @@ def hub_cache(variables: Mapping[str, str]) -> Path:
 def synthetic_folder(variables: Mapping[str, str]) -> Path:
     """Where the runner keeps the models and pictures that it makes: a run can read it, and cannot change it."""
     return hub_cache(variables) / "verl-e2e-synthetic"
+
+
+def model_folder(recipe: Synthetic, variables: Mapping[str, str]) -> Path:
+    """Where the model of a recipe lies, or will."""
+    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True)
+    name = f"{recipe.family}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in name)
+    return synthetic_folder(variables) / safe
 
 
 def is_offline(variables: Mapping[str, str]) -> bool:

@@ -149,7 +149,7 @@ def test_a_limitation_is_said(record: Any, facts: LogFacts, row: str) -> None:
 @pytest.mark.parametrize(
     ("record", "facts", "word"),
     [
-        (make_record(job=make_job(reward_model=True)), make_facts(), "Reward model"),
+        (make_record(job=make_job(reward_model=Checkpoint(model_id="r"))), make_facts(), "Reward model"),
         (make_record(), make_facts(configs=(config_with({SIZE: 2}),)), "All parallel sizes"),
         (make_record(), make_facts(configs=(config_with({EAGER: False}),)), "enforce_eager"),
         (make_record(), make_facts(configs=()), "training step"),

@@ -18,9 +18,15 @@ def test_a_site_gives_a_part_of_each_gpu() -> None:
     assert (needs.gpus, needs.gpu_memory_gib) == (0.5, 25)
     assert needs.memory_gib > needs.gpu_count * 32
     assert needs.cores == 8
-    overrides = common_overrides(site, reward_model=True, gpus_of_node=2)
+    overrides = common_overrides(site, reward_model=False, gpus_of_node=2)
     assert "actor_rollout_ref.rollout.gpu_memory_utilization=0.15" in overrides
     assert overrides[-1].endswith(f"kv_cache_memory_bytes={5 * 1024**3}")
+    # What serves a reward model beside it gets no more.
+    served = [text for text in common_overrides(site, reward_model=True, gpus_of_node=2) if "reward" in text]
+    assert served == [
+        "reward.reward_model.rollout.gpu_memory_utilization=0.15",
+        f"+reward.reward_model.rollout.engine_kwargs.vllm.kv_cache_memory_bytes={5 * 1024**3}",
+    ]
 
 
 def test_the_values_of_a_site_win() -> None:

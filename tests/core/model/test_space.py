@@ -20,6 +20,8 @@ FUSION = tuple(
     f"++{role}.megatron.override_transformer_config.gradient_accumulation_fusion=False"
     for role in ("actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic")
 )
+REWARD = ("reward.reward_model.enable=True", "reward.reward_model.rollout.prompt_length=6144")
+FSDP = {"USE_MEGATRON_FSDP": "True", "ALL_OFFLOAD": "False"}
 SIGNAL = {"TOTAL_TRAIN_STEPS": "20", "SAVE_FREQ": "-1", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}
 RESUME = (
     "actor_rollout_ref.rollout.full_determinism=True",
@@ -47,7 +49,9 @@ NAMED: dict[str, tuple[int, dict[str, str], tuple[str, ...], int, str]] = {
     "0-lora-ddp": (1, {}, (), 1, ""),
     "0-amplified-lora": (1, {}, ("actor_rollout_ref.model.lora.lora_B_init_method=xavier",), 1, ""),
     "0-recompute": (1, {}, RECOMPUTE, 1, ""),
+    "0-reward-model": (1, {}, REWARD, 1, ""),
     "1-resume": (1, {"SAVE_FREQ": "1"}, RESUME, 2, ""),
+    "1-fsdp": (2, {**FSDP, "SAVE_FREQ": "1"}, (*FUSION, *RESUME), 2, ""),
     "2-dense": (
         4,
         {"COMMON_TP": "2", "COMMON_PP": "2", "COMMON_VPP": "null", "COMMON_CP": "1", "INFER_TP": "2"},
@@ -61,7 +65,7 @@ NAMED: dict[str, tuple[int, dict[str, str], tuple[str, ...], int, str]] = {
     "2-dp2-parity": (2, {"LORA_RANK": "0"}, PARITY, 3, ""),
     "2-tp2-parity": (2, {"COMMON_TP": "2", "INFER_TP": "2", "LORA_RANK": "0"}, PARITY, 3, ""),
     "2-pp2-tied-parity": (2, {"COMMON_PP": "2", "LORA_RANK": "0"}, PARITY, 3, ""),
-    "3-fsdp": (1, {"USE_MEGATRON_FSDP": "True", "ALL_OFFLOAD": "False"}, FUSION, 1, ""),
+    "3-fsdp": (2, FSDP, FUSION, 1, ""),
     "4-feature": (1, {"ADV_ESTIMATOR": "grpo"}, SHARE_OF_DIGITS, 1, ""),
     "5-signal": (1, SIGNAL, ("actor_rollout_ref.actor.optim.lr=0.0001",), 20, ""),
 }

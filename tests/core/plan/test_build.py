@@ -186,14 +186,42 @@ def test_a_job_larger_than_a_host_is_spread_over_the_nodes_of_a_cluster() -> Non
     assert {"trainer.nnodes": 2, "trainer.n_gpus_per_node": 8}.items() <= job.expected.items()
 
 
-def test_a_reward_model_is_left_on_when_there_is_one() -> None:
-    job = build(VARIANTS[0], reward_model=True)
+def test_a_reward_model_is_served_as_the_rollout_is() -> None:
+    job = build(variant_named("0-reward-model"))
     assert job.reward_model
-    assert not any("reward_model" in override for override in job.overrides)
-    # As someone turns it on in the job's file.
-    edited = {**json.loads(build(VARIANTS[0]).model_dump_json(by_alias=True)), "reward_model": True}
+    assert job.reward_model.synthetic is not None
+    assert job.reward_model.synthetic.architecture == "Qwen2ForSequenceClassification"
+    assert job.reward_model.synthetic.sizes is not None
+    served = {override for override in job.overrides if "reward.reward_model" in override}
+    assert served == {
+        "reward.reward_model.enable=True",
+        "reward.reward_model.rollout.prompt_length=6144",
+        "reward.reward_model.rollout.enforce_eager=True",
+        "reward.reward_model.rollout.gpu_memory_utilization=0.3",
+        "+reward.reward_model.rollout.engine_kwargs.vllm.attention_backend=TRITON_ATTN",
+        "+reward.reward_model.rollout.engine_kwargs.vllm.disable_custom_all_reduce=True",
+    }
+    assert job.expected["reward.reward_model.enable"] is True
+
+
+def test_a_hosts_reward_model_wins_over_that_of_the_policy() -> None:
+    mine = Checkpoint(model_id="me/scores", model_path="/mine")
+    named = HOPPER.model_copy(update={"reward_model": mine})
+    assert build(variant_named("0-reward-model"), named).reward_model == mine
+    assert build(VARIANTS[0], named).reward_model is False
+    nothing = POLICY.model_copy(update={"reward_model": None})
+    variant = variant_named("0-reward-model")
+    assert variant is not None
+    outline = JobOutline(variant, (), POLICY.checkpoint)
+    with pytest.raises(BuildError, match=r"has no reward model; add `reward_model:` to the policy or to the site"):
+        build_job(outline, policy=nothing, site=HOPPER, sources=SOURCES)
+
+
+def test_a_reward_model_that_someone_adds_to_a_job_is_left_on() -> None:
+    plain = json.loads(build(VARIANTS[0]).model_dump_json(by_alias=True))
+    edited = {**plain, "reward_model": {"model_id": "me/scores"}}
     read = Job.model_validate_json(json.dumps(edited))
-    assert (read.overrides, read.expected) == (job.overrides, job.expected)
+    assert not any("reward_model" in override for override in read.overrides)
     assert "reward.reward_model.enable" not in read.expected
     # What the job says for itself stays.
     own = Job.model_validate_json(json.dumps({**edited, "overrides": ["reward.reward_model.enable=True"]}))

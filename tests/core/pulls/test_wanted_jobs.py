@@ -52,6 +52,7 @@ OTHERS: dict[str, Any] = {
     "verl": ELSEWHERE,
     "megatron_lm": ELSEWHERE,
     "checkpoint": MADE,
+    "reward_model": MADE,
     "data": PICTURES,
     "isolation": Isolation.REQUIRED,
     "performance": Slowdown.FAIL,
@@ -72,6 +73,7 @@ OTHERS: dict[str, Any] = {
 OF_SITE: dict[str, Any] = {
     "checkpoints": {"a": MADE},
     "data": PICTURES,
+    "reward_model": MADE,
     "deselected_tests": DESELECTED,
     "gpus_per_node": 2,
     "isolation": SMOKE.site.isolation.model_copy(update={"processes": 100}),
@@ -81,7 +83,7 @@ OF_SITE: dict[str, Any] = {
 }
 # Keys that follow from others, or that only planning and people read.
 FOLLOWS = {"needs", "origins"}
-OF_PLANNING = {"description", "limitations", "checkpoints", "data", "cannot_run", "rehearsal_python"}
+OF_PLANNING = {"description", "limitations", "checkpoints", "reward_model", "data", "cannot_run", "rehearsal_python"}
 
 
 def other_than(value: Any) -> Any:

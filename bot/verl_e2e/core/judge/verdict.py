@@ -80,7 +80,6 @@ def shown_by(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
     shown = {
         *(row.shows for row in CRITERIA if row.criterion in met),
         *([] if chosen.is_random else [Aspect.PRETRAINED]),
-        *([Aspect.REWARD_MODEL] if case.job.reward_model else []),
         *([Aspect.CUDA_GRAPHS] if case.config_value(_EAGER) is False else []),
     }
     if case.job.level is Level.PARALLELISM:
@@ -99,6 +98,8 @@ def _of_job(case: Case) -> Iterator[Limitation]:
         yield Limitation(text, (Aspect.PRETRAINED,))
     if not job.reward_model:
         yield Limitation("Reward model disabled: reward-model serving is not exercised.", (Aspect.REWARD_MODEL,))
+    elif job.reward_model.is_random:
+        yield Limitation("The reward model has random weights: that it is served and asked, and no meaning of a score.")
     if not case.facts.configs:
         return
     if case.config_value(_EAGER) is True:

@@ -5,6 +5,7 @@ A rehearsal is ordered in the same way: tiny models on a CPU, head against base.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -139,6 +140,8 @@ class Data(DescribedDocument):
     """The file for training."""
     val_files: str
     """The file for validation."""
+    local_dataset: str | None = None
+    """A folder with the raw GSM8K on this host, which verl's script then reads; null: the script downloads it."""
     prepare: Literal["gsm8k", "images", "none"] = "gsm8k"
     """What the runner makes: a missing file by verl's script for GSM8K, or both files, with pictures of its own."""
 
@@ -256,6 +259,8 @@ class SiteProfile(DescribedDocument):
     """Sentences for the card."""
     checkpoints: dict[str, Checkpoint] = Field(default_factory=dict)
     """By the id of a model that a plan may ask for: what this host has in its place."""
+    reward_model: Checkpoint | None = None
+    """What this host has in place of the policy's reward model; null: nothing."""
     data: Data | None = None
     """The host's own task data."""
     deselected_tests: tuple[DeselectedTest, ...] = ()
@@ -298,6 +303,10 @@ _GIB = 1 << 30
 _ROLLOUT = "actor_rollout_ref.rollout"
 _REWARD_KEY = "reward.reward_model.enable"
 _WITHOUT_REWARD_MODEL = f"{_REWARD_KEY}=False"
+# What a host sets of its rollout engine holds for the engine that serves the reward model too.
+_OF_ENGINE = re.compile(
+    rf"(\+{{0,2}}){re.escape(_ROLLOUT)}\.((?:gpu_memory_utilization|enforce_eager|engine_kwargs)\b.*)"
+)
 
 
 def common_overrides(site: SiteProfile, *, reward_model: bool, gpus_of_node: int, nodes: int = 1) -> tuple[str, ...]:
@@ -305,10 +314,17 @@ def common_overrides(site: SiteProfile, *, reward_model: bool, gpus_of_node: int
 
     verl may name the CPUs only of a cluster that it starts itself, which has one node.
     """
-    without_reward = () if reward_model else (_WITHOUT_REWARD_MODEL,)
+    given = _of_host(site, gpus_of_node, nodes)
+    if not reward_model:
+        return (_WITHOUT_REWARD_MODEL, *given)
+    engine = filter(None, map(_OF_ENGINE.fullmatch, (*given, *site.overrides)))
+    return (*given, *(f"{found[1]}reward.reward_model.rollout.{found[2]}" for found in engine))
+
+
+def _of_host(site: SiteProfile, gpus_of_node: int, nodes: int) -> tuple[str, ...]:
     if nodes > 1:
-        return (*without_reward, f"trainer.nnodes={nodes}")
-    given = list(without_reward)
+        return (f"trainer.nnodes={nodes}",)
+    given = []
     if site.ray_address is None:
         given.append(f"ray_kwargs.ray_init.num_cpus={site.ray_cpus_of(gpus_of_node)}")
     share = site.needs.gpu_share
@@ -369,7 +385,8 @@ class Job(Document):
     overrides: tuple[str, ...] = ()
     checkpoint: Checkpoint
     data: Data
-    reward_model: bool = False
+    # The model that gives the scores; False: the answers in the data decide.
+    reward_model: Checkpoint | Literal[False] = False
     # Declared patches of the repositories.
     patches: tuple[Patch, ...] = ()
     # What a load of a checkpoint is known to leave as it was; for a job that saves and resumes.
@@ -410,10 +427,11 @@ class Job(Document):
     @classmethod
     def _follows_its_reward_model(cls, data: object) -> object:
         """A job that someone edited to have a reward model keeps nothing of what made it have none."""
-        if not isinstance(data, Mapping) or data.get("reward_model") is not True:
+        if not isinstance(data, Mapping) or not data.get("reward_model"):
             return data
         overrides = [item for item in data.get("overrides") or () if item != _WITHOUT_REWARD_MODEL]
-        expected = {key: value for key, value in (data.get("expected") or {}).items() if key != _REWARD_KEY}
+        stated = (data.get("expected") or {}).items()
+        expected = {key: value for key, value in stated if key != _REWARD_KEY or value is not False}
         return {**data, "overrides": overrides, "expected": expected}
 
     @model_validator(mode="after")

@@ -422,6 +422,19 @@ class Axis(StrEnum):
         short="parity",
         short_off="no-parity",
     )
+    # A reward model gives the scores, and not the data's own answers. It reads text through a tokenizer of its own,
+    # which may need several tokens for one of the trainer's.
+    REWARD_MODEL = AxisRow(
+        name="reward model",
+        takes=Takes.SWITCH,
+        default=False,
+        in_verl={
+            True: Setting(
+                overrides=("reward.reward_model.enable=True", "reward.reward_model.rollout.prompt_length=6144")
+            )
+        },
+        short="reward-model",
+    )
     # Sequences are packed.
     PACKING = AxisRow(
         name="packing",

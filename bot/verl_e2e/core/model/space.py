@@ -158,6 +158,8 @@ IMPLICATIONS: tuple[Implication, ...] = (
         {Axis.FUSION: False, Axis.OFFLOAD: False},
         source="verl: .github/workflows/e2e_ppo_trainer_megatron_vllm.yml",
     ),
+    # On one rank every part of a parameter is the whole.
+    Implication(_FSDP, {Axis.DATA: 2}, source="Megatron-LM: FullyShardedDataParallelV1 (the data-parallel group)"),
     Implication(
         Trait(Axis.ADAPTER, "canonical_lora"),
         {Axis.ADAPTER_TARGETS: CANONICAL_TARGETS},
@@ -505,7 +507,8 @@ class JobPoint:
         """The levels whose criteria a job of this point can meet, ascending."""
         if self[Axis.RESUME]:
             return (Level.SAVE_RESUME,)
-        found = [Level.FEATURE]
+        # A job of level 4 has a reward function of its own, and with one verl never asks the reward model.
+        found = [] if self[Axis.REWARD_MODEL] else [Level.FEATURE]
         if self[Axis.FSDP]:
             found.append(Level.MEGATRON_FSDP)
         elif self[Axis.ADAPTER] != "none":
@@ -598,7 +601,7 @@ _OF_MODEL: Mapping[tuple[str, object], str] = {
 _PURPOSE = {Level.FEATURE: ("feature",), Level.LEARNING_SIGNAL: ("signal",)}
 _IMPLIED: Mapping[Level, AxisValues] = {
     Level.SAVE_RESUME: {Axis.STEPS: 2},
-    Level.MEGATRON_FSDP: {Axis.FUSION: False},
+    Level.MEGATRON_FSDP: {Axis.FUSION: False, Axis.DATA: 2},
     Level.LEARNING_SIGNAL: {Axis.STEPS: 20},
 }
 
@@ -645,7 +648,9 @@ _NAMED: dict[tuple[Level, str], dict[Axis, Value]] = {
     (Level.SMOKE, "lora-ddp"): {},
     (Level.SMOKE, "amplified-lora"): {Axis.ADAPTER_B_START: "xavier"},
     (Level.SMOKE, "recompute"): {Axis.RECOMPUTE: "full"},
+    (Level.SMOKE, "reward-model"): {Axis.REWARD_MODEL: True},
     (Level.SAVE_RESUME, "resume"): {},
+    (Level.SAVE_RESUME, "fsdp"): {Axis.FSDP: True},
     (Level.PARALLELISM, "dense"): {
         Axis.TENSOR: 2,
         Axis.PIPELINE: 2,

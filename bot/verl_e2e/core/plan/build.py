@@ -90,7 +90,6 @@ def build_job(
     data: Data | None = None,
     patches: PatchChoice = NO_PATCHES,
     require_bridge_checks: bool = False,
-    reward_model: bool = False,
 ) -> Job:
     """The complete job: the level's base, then the site, the variant and the features, each over the one before.
 
@@ -143,7 +142,10 @@ def build_job(
         )
     chosen_model = sized(wanted if checkpoint else site.checkpoints.get(wanted.model_id, wanted), wrapper)
     of_model = chosen_model.synthetic.overrides if chosen_model.synthetic else ()
-    common = common_overrides(site, reward_model=reward_model, gpus_of_node=variant.gpu_count // nodes, nodes=nodes)
+    scoring = _reward_model(outline, policy, site, wrapper)
+    common = common_overrides(
+        site, reward_model=scoring is not None, gpus_of_node=variant.gpu_count // nodes, nodes=nodes
+    )
     of_pipeline = filling(wrapper) if of_wrapper else ()
     given = (*common, *site.overrides, *of_level, *of_pipeline, *of_features, *of_model)
     overrides = tuple(dict.fromkeys(given))
@@ -169,7 +171,7 @@ def build_job(
         overrides=overrides,
         checkpoint=chosen_model,
         data=data,
-        reward_model=reward_model,
+        reward_model=scoring or False,
         patches=fitting,
         not_restored=policy.not_restored if variant.level is Level.SAVE_RESUME else (),
         bridge_tests=tuple(dict.fromkeys((*policy.bridge_tests, *(item.test for item in chosen)))),
@@ -190,6 +192,19 @@ def build_job(
         site=site,
         needs=site.needs_of(variant.gpu_count // nodes),
     )
+
+
+def _reward_model(
+    outline: JobOutline, policy: Policy, site: SiteProfile, wrapper: Mapping[str, str]
+) -> Checkpoint | None:
+    """The reward model of a job that has one; BuildError where neither policy nor site names it."""
+    if not {*Axis.REWARD_MODEL.in_verl(value=True).overrides} <= {*outline.variant.overrides}:
+        return None
+    found = site.reward_model or policy.reward_model
+    if found is None:
+        fix = "add `reward_model:` to the policy or to the site profile"
+        raise BuildError(f"job {outline.id} is not run: it has no reward model; {fix}")
+    return sized(found, wrapper)
 
 
 def without_data(site: SiteProfile) -> str:

@@ -436,6 +436,8 @@ class PolicyFile(DescribedDocument):
     """The container image that jobs are ordered in."""
     model: Model = Field(alias="checkpoint")
     """The checkpoint of every job that no single family explains."""
+    reward_model: Checkpoint | None = None
+    """The model that scores responses in a job that has one; null: none is named."""
     exempt: tuple[Exemption, ...] = ()
     """Paths that no verl run executes."""
     rules: tuple[Rule, ...]

@@ -35,7 +35,7 @@ _FOR_CHANGE = frozenset({"changed", "purposes", "chosen_tests"})
 # What only judging reads of a job: it changes nothing that a run does.
 ASKED_OF_RESULT = _FOR_CHANGE | {"settings", "expected", "features", "not_restored", "performance"}
 # What only planning reads of a site, or people: the job itself has what follows from it.
-_OF_PLANNING = frozenset({"description", "limitations", "checkpoints", "data", "cannot_run"})
+_OF_PLANNING = frozenset({"description", "limitations", "checkpoints", "reward_model", "data", "cannot_run"})
 # What is said for people, wherever it stands in a job.
 _TEXTS = frozenset({"reason", "upstream", "condition"})
 

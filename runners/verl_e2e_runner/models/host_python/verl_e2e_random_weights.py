@@ -36,7 +36,9 @@ def fill(model, seed):
     Not all of them are parameters: no gradient reaches the bias of a router.
     """
     text = getattr(model, "thinker", model)
-    output, entry = (layer.weight for layer in (text.get_output_embeddings(), text.get_input_embeddings()))
+    # A model that gives a score has a layer for it in the place of the output layer.
+    output = (text.get_output_embeddings() or text.score).weight
+    entry = text.get_input_embeddings().weight
     tied = output is entry
     gains = _gains(model)
     heads = {id(output): TIED if tied else HEAD, id(entry): TIED if tied else HEAD}

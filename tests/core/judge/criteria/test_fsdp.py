@@ -23,9 +23,16 @@ def test_a_run_under_fsdp_passes_and_names_the_wrapper() -> None:
     item = fsdp_active(made.case())
     assert (item.state, item.summary) == (State.MET, "2 model(s) wrapped by FullyShardedDataParallelV1")
     assert FSDP in item.excerpt
-    assert made.verdict().result is Result.PASS
-    assert "Megatron-FSDP" in made.verdict().sentence
-    assert "Megatron-FSDP ran on one GPU: wrapped, but nothing was sharded." in made.verdict().limitations
+    alone = run_of(job_of(Level.MEGATRON_FSDP, "fsdp", gpu_count=1), smoke().replace(DDP, FSDP)).verdict()
+    assert alone.result is Result.PASS
+    assert "Megatron-FSDP" in alone.sentence
+    assert "Megatron-FSDP ran on one GPU: wrapped, but nothing was sharded." in alone.limitations
+
+
+def test_one_rank_in_the_log_of_a_job_on_two_shows_nothing_sharded() -> None:
+    verdict = run(smoke().replace(DDP, FSDP)).verdict()
+    assert verdict.result is Result.BLOCKED
+    assert "1 of 2 processes say that they built a model" in verdict.cause
 
 
 def test_ddp_under_a_configuration_that_asks_for_fsdp_fails_at_the_wrap() -> None:

@@ -192,6 +192,32 @@ def _first_trace(case: Case, trace: Trace) -> Evidence | None:
     return None
 
 
+# verl times a step's reward apart only where a reward model next to the trainers gives it (trainer_base.py); with
+# `reward.custom_reward_function` the same phase calls that function, and the model is served for nothing.
+_REWARD_TIME = "timing_s/reward"
+_OWN_FUNCTION = "reward.custom_reward_function.path"
+
+
+def reward_model_asked(case: Case) -> Evidence:
+    """The scores of every step came from the reward model, and it told responses from each other."""
+    steps = case.train_steps()
+    if not steps:
+        return Evidence(State.MISSING, "no step shows whether the reward model was asked", case.log)
+    if (own := case.config_value(_OWN_FUNCTION)) is not None:
+        return Evidence(State.MISSING, f"the scores are those of {own}, not those of the reward model", case.log)
+    for step in steps:
+        low, high = (step.values.get(f"critic/score/{name}", math.nan) for name in ("min", "max"))
+        text = f"step:{step.step} {_REWARD_TIME}:{step.values.get(_REWARD_TIME)} critic/score:{low:.6g} to {high:.6g}"
+        if not step.values.get(_REWARD_TIME, 0.0) > 0:
+            summary = f"step {step.step} has no {_REWARD_TIME}: the reward model was not asked"
+            return Evidence(State.MISSING, summary, case.log, step.line, text)
+        if not -math.inf < low < high < math.inf:
+            summary = f"the scores of step {step.step} are {low:.6g} to {high:.6g}: no sign that responses were read"
+            return Evidence(State.MISSING, summary, case.log, step.line, text)
+    summary = f"the reward model scored the responses of every step, {low:.4g} to {high:.4g} in the last"
+    return Evidence(State.MET, summary, case.log, step.line, text)
+
+
 _FLAG = "use_megatron_fsdp"
 _FSDP = "FullyShardedDataParallel"
 _ROOTS = ("actor_rollout_ref.actor", "critic")

@@ -50,6 +50,7 @@ class Criterion(StrEnum):
     PARITY = "parity"
     FSDP_ACTIVE = "fsdp_active"
     FEATURE_ACTIVE = "feature_active"
+    REWARD_MODEL_ASKED = "reward_model_asked"
     LEARNING_SIGNAL = "learning_signal"
     PERFORMANCE = "performance"
     # Held against a verdict once the back end says what it saw, in `run_record.py`: it has no row.
@@ -122,6 +123,11 @@ class CriterionRow:
         judged = self.judge(case)
         found = judged if isinstance(judged, CriterionFinding) else CriterionFinding(judged, self.stage)
         return replace(found, evidence=replace(found.evidence, criterion=self.criterion))
+
+
+def _under_fsdp(case: Case) -> bool:
+    asked = case.job.settings.get(Axis.FSDP), case.wrapper.get("USE_MEGATRON_FSDP", "False") != "False"
+    return True in asked
 
 
 # In the order in which evidence is listed; of those on fingerprints and of comparisons, also the order in which a fault
@@ -307,7 +313,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
         Criterion.FSDP_ACTIVE,
         features.fsdp_active,
         level=Level.MEGATRON_FSDP,
-        when=lambda case: case.job.settings.get(Axis.FSDP) is True,
+        when=_under_fsdp,
         stage=Stage.FSDP_WRAP,
         broken=Broken.AFTER_END,
         key=True,
@@ -315,11 +321,22 @@ CRITERIA: tuple[CriterionRow, ...] = (
         fix="Follow use_megatron_fsdp from verl's engine into provide_distributed_model: another wrapper was chosen.",
     ),
     CriterionRow(
+        Criterion.REWARD_MODEL_ASKED,
+        features.reward_model_asked,
+        when=lambda case: bool(case.job.reward_model),
+        stage=Stage.REWARD_MODEL,
+        key=True,
+        shows=Aspect.REWARD_MODEL,
+    ),
+    CriterionRow(
         Criterion.PARALLEL_SIZES,
         features.parallel_sizes,
         level=Level.PARALLELISM,
-        # A derived job sets a size above 1.
-        when=lambda case: any(axis.is_parallel and value != 1 for axis, value in case.job.settings.items()),
+        # A derived job sets a size above 1, and Megatron-FSDP shards over ranks.
+        when=lambda case: (
+            any(axis.is_parallel and value != 1 for axis, value in case.job.settings.items())
+            or (_under_fsdp(case) and case.job.gpu_count > 1)
+        ),
         stage=Stage.BRIDGE_PROVIDER,
         key=True,
         quoted=True,
