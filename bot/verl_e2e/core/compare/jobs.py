@@ -5,7 +5,7 @@ import json
 import re
 
 from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import DETERMINISTIC, DISTINCT_SAMPLES, expected_config, expected_of_overrides
 
@@ -134,20 +134,24 @@ def settings_digest(job: Job) -> str:
 
 def _digest(job: Job, variables: re.Pattern[str], overrides: re.Pattern[str], **more: object) -> str:
     """The digest of what a training is made of, without some variables and overrides."""
-    chosen = job.checkpoint
-    recipe = [chosen.synthetic.model_dump(mode="json")] if chosen.synthetic else []
-    folders = ((path or "").rstrip("/").rpartition("/")[2] for path in (chosen.model_path, chosen.dummy_config))
     wrapper = {**job.site.wrapper, **job.wrapper}
     document = {
         "script": job.script,
-        "model": [chosen.model_id, *folders, chosen.random_weights, *recipe],
-        "reward_model": job.reward_model,
+        "model": _named(job.checkpoint),
+        "reward_model": job.reward_model and _named(job.reward_model),
         "wrapper": sorted(pair for pair in wrapper.items() if not variables.fullmatch(pair[0])),
         "overrides": [override for override in sorted(set(job.overrides)) if not overrides.match(override)],
         **more,
     }
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _named(chosen: Checkpoint) -> list[object]:
+    """What a model is, wherever it lies."""
+    recipe = [chosen.synthetic.model_dump(mode="json")] if chosen.synthetic else []
+    folders = ((path or "").rstrip("/").rpartition("/")[2] for path in (chosen.model_path, chosen.dummy_config))
+    return [chosen.model_id, *folders, chosen.random_weights, *recipe]
 
 
 def about(job: Job) -> str:

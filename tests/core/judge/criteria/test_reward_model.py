@@ -19,10 +19,9 @@ OWN = "reward.custom_reward_function.path"
 SWITCH = "reward.reward_model.enable"
 
 
-def scored(config: dict[str, Any] | None = None, **changes: Any) -> LogFacts:
-    return make_facts(
-        configs=(config_with({SWITCH: True, **(config or {})}),), steps=(step_line(**{**ASKED, **changes}),)
-    )
+def scored(changes: dict[str, Any] | None = None, config: dict[str, Any] | None = None) -> LogFacts:
+    step = step_line(**{**ASKED, **(changes or {})})
+    return make_facts(configs=(config_with({SWITCH: True, **(config or {})}),), steps=(step,))
 
 
 def job() -> Job:
@@ -43,13 +42,13 @@ def test_scores_that_differ_and_took_time_of_their_own_are_the_reward_models() -
     ("facts", "words"),
     [
         (make_facts(), "step 1 has no timing_s/reward: the reward model was not asked"),
-        (scored(**{"timing_s/reward": None}), "was not asked"),
-        (scored(**{"timing_s/reward": 0.0}), "was not asked"),
-        (scored(**{"timing_s/reward": math.nan}), "was not asked"),
-        (scored(**{"critic/score/min": 1.25}), "are 1.25 to 1.25: no sign that responses were read"),
-        (scored(**{"critic/score/max": None}), "are -2.5 to nan: no sign"),
-        (scored(**{"critic/score/min": -math.inf}), "are -inf to 1.25: no sign"),
-        (scored({OWN: "/kit/own.py"}), "the scores are those of /kit/own.py"),
+        (scored({"timing_s/reward": None}), "was not asked"),
+        (scored({"timing_s/reward": 0.0}), "was not asked"),
+        (scored({"timing_s/reward": math.nan}), "was not asked"),
+        (scored({"critic/score/min": 1.25}), "are 1.25 to 1.25: no sign that responses were read"),
+        (scored({"critic/score/max": None}), "are -2.5 to nan: no sign"),
+        (scored({"critic/score/min": -math.inf}), "are -inf to 1.25: no sign"),
+        (scored(config={OWN: "/kit/own.py"}), "the scores are those of /kit/own.py"),
         (make_facts(steps=()), "no step shows"),
     ],
 )
