@@ -348,6 +348,8 @@ class MetricComparison:
     excess: float
     ratio: float
     agreement: Agreement
+    # The row of the first step where that decided alone.
+    first: MetricRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,9 +465,9 @@ def _compare_metric(
     if not rows:
         return None
     judged = [row.excess for row in rows if row.agreement is not Agreement.SHOWN]
-    excess = median(judged) if judged else 0.0
-    if first and compared.first is not None and rows[0].step == 1 and rows[0].agreement is Agreement.BEYOND:
-        excess = rows[0].excess
+    alone = first and compared.first is not None and rows[0].step == 1 and rows[0].agreement is Agreement.BEYOND
+    decided = rows[0] if alone else None
+    excess = decided.excess if decided else median(judged) if judged else 0.0
     ratios = [row.run / row.reference for row in rows if row.reference > 0 and row.run > 0]
     ratio = median(ratios) if ratios else math.nan
     agreement = Agreement.SHOWN
@@ -473,7 +475,7 @@ def _compare_metric(
         lost = any(row.agreement is Agreement.BEYOND and not math.isfinite(row.run) for row in rows)
         # The median of opposite infinities is not a number, and not within anything.
         agreement = Agreement.WITHIN if abs(excess) <= 1 and not lost else Agreement.BEYOND
-    return MetricComparison(compared, tuple(rows), excess, ratio, agreement)
+    return MetricComparison(compared, tuple(rows), excess, ratio, agreement, decided)
 
 
 def _first_difference(pairs: Sequence[tuple[StepValues, StepValues]], metrics: Sequence[str]) -> str:

@@ -183,8 +183,8 @@ def _deliverables(
     if case.job.level is not Level.SMOKE or case.job.variant != _SMOKE:
         # What was requested in addition to the default Level 0, and what shows it.
         quoted = [row.criterion for row in CRITERIA if row.quoted and row.level is case.job.level]
-        shown = next((f": {by[name].summary}" for name in quoted if by[name].state is State.MET), "")
-        detail = f"{case.job.level.title} ({case.job.variant}){shown}"
+        shown = "; ".join(by[name].summary for name in quoted if by[name].state is State.MET)
+        detail = f"{case.job.level.title} ({case.job.variant}){f': {shown}' if shown else ''}"
         variants = Deliverable(wording.REQUESTED_VARIANTS, ran, detail)
     log = _log(case.log, case.facts.line_count if has_log else None)
     if never_started and not case.facts.line_count:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import bar, config_with, make_case, make_facts, make_job, make_record
+from tests.core.level_runs import job_of
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.metrics import reports, resumed_step, unsharded_parity
@@ -73,7 +74,39 @@ def test_the_reason_why_there_is_no_reference_is_given() -> None:
 def test_equal_trainings_meet_parity() -> None:
     item = unsharded_parity(dense(line(1), line(2), line(3), related=(REFERENCE,)))
     assert (item.state, item.line) == (State.MET, 1003)
-    assert item.summary == ("3 step(s) agree with the unsharded reference run, samples the same (stated defaults)")
+    start = "actor/grad_norm 0.22 against 0.22 at step 1"
+    assert item.summary == (
+        f"3 step(s) agree with the unsharded reference run, {start}, samples the same (stated defaults)"
+    )
+
+
+def parity_job(*steps: StepMetrics, related: tuple[RelatedRun, ...] = ()) -> Case:
+    """A run that is there to be compared, on two data-parallel ranks."""
+    job = job_of(Level.PARALLELISM, "dp2-parity", steps=len(steps))
+    printed = (config_with(dict(requested_config(job))),)
+    facts = make_facts(steps=steps, progress=bar(len(steps), len(steps)), configs=printed)
+    return make_case(make_record(job=job, related=related), facts)
+
+
+def test_a_first_step_that_decides_is_shown_with_both_values_and_what_is_allowed() -> None:
+    steps = [line(1, actor__grad_norm=0.26), line(2), line(3)]
+    verdict = judge_case(parity_job(*steps, related=(REFERENCE,)))
+    text = render_markdown(Card((verdict,)))
+    first = text.partition("\n")[0]
+    assert "differs from the unsharded reference run: actor/grad" in first
+    assert "0.26 against 0.22 at step 1 \\(\\+15.38%, allowed 0.01 of the larger\\)" in first
+    assert verdict.result is Result.FAIL
+
+
+def test_a_parity_job_without_a_reference_is_missing_its_evidence() -> None:
+    assert unsharded_parity(parity_job(line(1))).state is State.MISSING
+
+
+def test_the_card_of_a_parity_job_that_agrees_says_so_in_one_line() -> None:
+    verdict = judge_case(parity_job(line(1), line(2), line(3), related=(REFERENCE,)))
+    (row,) = (item for item in verdict.deliverables if item.name == "Requested variants")
+    assert row.detail.endswith("actor/grad_norm 0.22 against 0.22 at step 1, samples the same (stated defaults)")
+    assert "\n" not in row.detail
 
 
 def test_gradients_that_were_not_reduced_across_ranks_break_parity() -> None:

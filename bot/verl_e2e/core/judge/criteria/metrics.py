@@ -15,6 +15,7 @@ from verl_e2e.core.compare.steps import (
     CRITIC_NORM,
     KL_LOSS,
     MetricComparison,
+    MetricRow,
     Report,
     RunComparison,
     StepValues,
@@ -158,7 +159,8 @@ def unsharded_parity(case: Case) -> Evidence:
     gap = _gap(found) or found.counters_differ
     if gap:
         return Evidence(State.MISSING, f"the two runs cannot be compared: {gap}", RELATED_FILE)
-    state, summary = State.MET, f"{len(found.steps)} step(s) agree with the unsharded reference run"
+    norm = next((f", {_at_step(item.rows[0])}" for item in found.metrics if item.compared.metric == ACTOR_NORM), "")
+    state, summary = State.MET, f"{len(found.steps)} step(s) agree with the unsharded reference run{norm}"
     summary = f"{summary}, {_samples(found)} ({found.source})"
     if found.beyond:
         state, summary = State.BROKEN, f"the training differs from the unsharded reference run: {_named(found)}"
@@ -277,9 +279,15 @@ def _telling(found: RunComparison) -> str:
     return "; ".join(map(_figures, found.beyond or [item for item in found.metrics if item.compared.metric in names]))
 
 
+def _at_step(row: MetricRow) -> str:
+    return f"{row.metric} {row.run:.5g} against {row.reference:.5g} at step {row.step}"
+
+
 def _figures(found: MetricComparison) -> str:
-    """`actor/grad_norm 0.41 against 0.22 (x1.87)`; over several steps the median ratio."""
+    """`actor/grad_norm 0.41 against 0.22 (x1.87)`; over several steps the median ratio, or the step that decided."""
     last, name = found.rows[-1], found.compared.metric
+    if found.first is not None and found.first.tolerance is not None:
+        return f"{_at_step(found.first)} ({found.first.relative:+.2%}, allowed {found.first.tolerance.shown()})"
     ratio = "" if math.isnan(found.ratio) else f"x{found.ratio:.3g}"
     if len(found.rows) > 1 and ratio:
         return f"{name} {ratio} in the median of {len(found.rows)} steps"

@@ -359,6 +359,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
         stage=Stage.TRAIN_STEP,
         broken=Broken.AFTER_ERRORS,
         key=True,
+        quoted=True,
         compared_with=Role.UNSHARDED,
         fix=(
             "Find what depends on the parallel sizes: finalizing gradients across ranks, loss scaling, sharded "
