@@ -94,12 +94,17 @@ def test_the_policy_is_that_of_the_base(world: World, tmp_path: Path) -> None:
     assert "nonsense" in done.stderr
 
 
-def bumped(world: World, address: str) -> tuple[int, str]:
-    """A pull request that moves Megatron-LM to a commit with another optimizer, and a folder of it with both."""
+def bumped(
+    world: World,
+    address: str,
+    module: str = "optimizer/clip_grads",
+    function: str = "clip_grad_by_total_norm_fp32",
+) -> tuple[int, str]:
+    """A pull request that moves Megatron-LM to a commit where one function differs, and a folder of it with both."""
     packaged = (ROOT / "bot" / "verl_e2e" / "policy" / "megatron-bridge.yml").read_text()
     policy = packaged.replace("https://github.com/NVIDIA/Megatron-LM", address)
-    core, file = world.state.add_repository("nvidia/megatron-lm").git, "megatron/core/optimizer/clip_grads.py"
-    body = "def clip_grad_by_total_norm_fp32(x):\n    return {}\n"
+    core, file = world.state.add_repository("nvidia/megatron-lm").git, f"megatron/core/{module}.py"
+    body = f"def {function}(x):\n    return {{}}\n"
     old, new = (core.commit("refs/heads/main", {file: body.format(value)}, "c") for value in ("x", "x + 1"))
     world.commit({".github/verl-e2e.yml": policy, "3rdparty/Megatron-LM": Submodule(old)})
     return world.open_pull("ada", {"3rdparty/Megatron-LM": Submodule(new)}), str(core.path)
@@ -122,6 +127,37 @@ def test_a_bump_of_megatron_lm_is_compared_function_by_function(world: World, tm
     asked = len(world.standin.git.asked)
     assert plan(world, *ends, cache=tmp_path / "c").stdout == fetched.stdout
     assert len(world.standin.git.asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "jobs"),
+    [
+        ("distributed/finalize_model_grads", "finalize_model_grads", ["dp2", "tp2", "pp2-tied"]),
+        ("distributed/param_and_grad_buffer", "shard_buffer", ["dp2"]),
+        ("tensor_parallel/mappings", "_reduce", ["tp2"]),
+        ("pipeline_parallel/schedules", "forward_step", ["pp2-tied"]),
+        ("optimizer/clip_grads", "clip_grad_by_total_norm_fp32", []),
+    ],
+)
+def test_what_reduces_gradients_in_megatron_lm_is_compared_with_an_unsharded_run(
+    world: World, tmp_path: Path, module: str, function: str, jobs: list[str]
+) -> None:
+    number, _ = bumped(world, f"{world.standin.url}/nvidia/megatron-lm", module, function)
+    document = json.loads(plan(world, f"{NAME}#{number}", "--json", cache=tmp_path / "a").stdout)
+    found = [job["id"] for job in document["jobs"] if job["id"].endswith("-parity")]
+    assert found == [f"2-{name}-parity" for name in jobs]
+    assert all(job["gpu_count"] == 2 for job in document["jobs"] if job["id"] in found)
+
+
+def test_parity_is_planned_for_a_checkout_alone(world: World, tmp_path: Path) -> None:
+    number = world.open_pull("ada", {"docs/guide.md": "other\n"})
+    pull = world.pull(number)
+    ends = ("--repo", str(world.repository.git.path), "--base", pull.base_sha, "--head", pull.head_sha, "--json")
+    document = json.loads(plan(world, *ends, "--parity", cache=tmp_path / "a").stdout)
+    assert document["levels"] == [0, 2]
+    assert [job["id"] for job in document["jobs"]][1:] == ["2-dp2-parity", "2-tp2-parity", "2-pp2-tied-parity"]
+    done = plan(world, f"{NAME}#{number}", "--parity", cache=tmp_path / "a")
+    assert (done.returncode, "say `/verl-e2e level2 parity`" in done.stderr) == (2, True)
 
 
 def test_a_bump_whose_commits_cannot_be_fetched_asks_for_every_level_that_a_rule_names(

@@ -47,11 +47,12 @@ def _plan_request(
     cache: Path | None,
     megatron_lm: Path | None = None,
     rehearsal: Path | None = None,
+    parity: bool = False,
 ) -> "PlanRequest":
     """What the options ask for."""
     from verl_e2e.wiring.planning import PlanRequest
 
-    return PlanRequest(repo, verl, verl_ref, policy, cache_folder(cache), megatron_lm, rehearsal, os.environ)
+    return PlanRequest(repo, verl, verl_ref, policy, cache_folder(cache), megatron_lm, rehearsal, os.environ, parity)
 
 
 _MEGATRON_LM = click.option(
@@ -75,6 +76,11 @@ _MEGATRON_LM = click.option(
     type=FOLDER,
     help="The out folder of `verl-e2e rehearse`, of this change or of its base; default: the map of the pinned commit.",
 )
+@click.option(
+    "--parity",
+    is_flag=True,
+    help="Also plan the jobs that are compared with an unsharded run; for a checkout.",
+)
 @POLICY_OPTION
 @_CACHE
 @JSON_OPTION
@@ -96,6 +102,10 @@ def plan_verb(
     if pull is not None:
         if repo or base or head:
             raise click.UsageError("give either a pull request, or --repo, --base and --head")
+        if options["parity"]:
+            raise click.UsageError(
+                "--parity is for a checkout; on a pull request say `/verl-e2e level2 parity`"
+            )
         from verl_e2e.wiring.pulls import PullPlanRequest, plan_address
 
         urls = os.environ.get("GITHUB_API_URL", ""), os.environ.get("GITHUB_SERVER_URL", "")

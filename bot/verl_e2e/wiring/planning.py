@@ -27,10 +27,11 @@ from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.backtest import PlannedPull, Usage, usage
 from verl_e2e.core.plan.explain import Explanation
 from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_quarantine
-from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.plan.plan import Plan, with_parity
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.reach.entries import Uses, uses_of
 from verl_e2e.git.repository import GitRepository, NotARepositoryError, RepositoryError, UnknownRevisionError
@@ -63,6 +64,8 @@ class PlanRequest:
     rehearsal: Path | None = None
     # The environment for git where it fetches.
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # Whether the jobs of parity are wanted in addition to the plan.
+    parity: bool = False
 
     @property
     def cells(self) -> CellMap | None:
@@ -76,9 +79,9 @@ def plan_change(order: PlanRequest, base: str, head: str) -> Planned:
     base, head = commits_between(repository, base, head)
     policy, cells = policy_of(repository, base, order.policy), order.cells
     with repository_named_by(order, policy):
-        return with_details(
-            planner_of(repository, order, policy, base, head).plan(base, head, policy, cells=cells), order
-        )
+        asked = (Level.SMOKE,) if order.parity else ()
+        found = planner_of(repository, order, policy, base, head).plan(base, head, policy, asked, cells)
+        return with_details(replace(found, plan=with_parity(found.plan, policy)) if order.parity else found, order)
 
 
 # The default branch of the remote that a checkout was cloned from.
