@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -11,9 +12,9 @@ import pytest
 
 from verl_e2e.core.compare.rehearsal import MOST_RECORD_BYTES, RunNote
 from verl_e2e.core.model.errors import UserError
-from verl_e2e_runner.rehearsal.apart import Apart, DriverLimits, collect_records, open_apart, run_apart
+from verl_e2e_runner.rehearsal.apart import Apart, DriverLimits, collect_records, limits_of, open_apart, run_apart
 
-GENEROUS = DriverLimits(seconds=60)
+GENEROUS = limits_of(2, 60)
 CAGED = pytest.param(True, marks=pytest.mark.bwrap)
 
 
@@ -62,7 +63,7 @@ def test_a_driver_that_ends_by_itself_leaves_its_records(tmp_path: Path, opened:
 
 @pytest.mark.parametrize("caged", [False, CAGED])
 def test_a_driver_that_takes_too_much_memory_is_ended(opened: Opens, caged: bool) -> None:
-    limits = DriverLimits(memory_gib=0.25, seconds=60)
+    limits = replace(GENEROUS, memory_gib=0.25)
     # Each of its processes takes less than all of them may.
     source = "import os, time\nfor _ in range(4):\n    if not os.fork():\n        break\n"
     source += "else:\n    time.sleep(50)\nheld = os.urandom(1 << 20) * 120\ntime.sleep(50)"
@@ -82,21 +83,21 @@ def test_a_driver_that_takes_too_much_memory_is_ended(opened: Opens, caged: bool
 )
 def test_a_driver_that_fills_the_disk_is_ended(opened: Opens, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("verl_e2e_runner.rehearsal.apart._MOST_FILES", 1_000)
-    limits = DriverLimits(disk_gib=0.05, seconds=60)
+    limits = replace(GENEROUS, disk_gib=0.05)
     _printed, note = ran(opened(limits), source, limits)
     assert note.ended == "its files took more than 0.05 GiB"
 
 
 @pytest.mark.parametrize("caged", [False, CAGED])
 def test_a_driver_that_does_not_end_is_ended(opened: Opens, caged: bool) -> None:
-    limits = DriverLimits(seconds=1)
+    limits = limits_of(2, 1)
     _printed, note = ran(opened(limits, caged=caged), "import time; time.sleep(50)", limits)
     assert note.ended == "it did not end within 1 s"
 
 
 @pytest.mark.parametrize("caged", [False, CAGED])
 def test_no_process_of_a_driver_outlives_it(opened: Opens, caged: bool) -> None:
-    limits = DriverLimits(seconds=4)
+    limits = limits_of(2, 4)
     source = (
         "import os, time\nif not os.fork():\n    os.setsid()\n    while True:\n        open('alive', 'a').write('x')\n"
     )
@@ -182,3 +183,11 @@ def test_code_in_the_cage_reaches_no_network_no_file_of_the_host_and_no_other_re
     assert secret.startswith("FileNotFoundError")
     assert [Path(path).read_text() for path in paths[:2]] == ["base", "base"]
     assert (tree, script) == ("9 OSError", f"{len(script_text)} PermissionError")
+
+
+def test_more_workers_may_take_more() -> None:
+    """A rank had 63 threads and 0.45 GiB on a host of 64 cores; 16 ranks met a limit of 1,024 threads."""
+    few, many = limits_of(2), limits_of(48)
+    assert (few.memory_gib, few.disk_gib, few.processes) == (6.0, 4.0, 1024)
+    assert many.processes > 48 * 63
+    assert many.memory_gib > 48 * 0.45

@@ -154,7 +154,6 @@ def run_ordered(
     from verl_e2e.core.model.record import EndReason
     from verl_e2e.wiring import rehearse as rehearsing
     from verl_e2e_runner.rehearsal import rehearse as runner
-    from verl_e2e_runner.rehearsal.apart import DriverLimits
     from verl_e2e_runner.trees import fetch
 
     python = Path(job.python or environ.get(PYTHON_VARIABLE) or _PYTHON)
@@ -164,7 +163,7 @@ def run_ordered(
         environ,
         require_cage=job.isolation is Isolation.REQUIRED,
         # Of both trees together; models and what is tried of faults come on top.
-        limits=DriverLimits(seconds=job.time_limit_s / 2),
+        seconds=job.time_limit_s / 2,
     )
     place.work.mkdir(parents=True, exist_ok=True)
     cells = runner.chosen_cells(job.cells)

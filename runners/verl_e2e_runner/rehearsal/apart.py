@@ -35,13 +35,21 @@ class DriverLimits:
     """What the code of one tree may take; a driver that takes more is ended."""
 
     # GiB of memory of all its processes together, and of each.
-    memory_gib: float = 6.0
+    memory_gib: float
     # GiB of files that it may have at a time.
-    disk_gib: float = 4.0
+    disk_gib: float
     # Processes and threads.
-    processes: int = 1024
+    processes: int
     # Seconds of wall time.
-    seconds: float = 1_800.0
+    seconds: float
+
+
+def limits_of(workers: int, seconds: float = 1_800.0) -> DriverLimits:
+    """What a driver with so many processes that train at a time may take.
+
+    Each holds up to 0.6 GiB and has some 65 threads, most of them of gloo's groups.
+    """
+    return DriverLimits(4.0 + workers, 3.0 + workers / 2, 768 + 128 * workers, seconds)
 
 
 @dataclass(frozen=True, slots=True)

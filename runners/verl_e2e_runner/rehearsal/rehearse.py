@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,7 +24,7 @@ from verl_e2e.core.model.record import EndReason
 from verl_e2e_runner.folder.recorder import Recorder, host_redactor, record_end, usable_key
 from verl_e2e_runner.place import current_mode, lock_within, rehearsal_number
 from verl_e2e_runner.process.processes import Ended, HostClock, received_signals, run_program, utc_now
-from verl_e2e_runner.rehearsal.apart import REQUEST, DriverLimits, collect_records, open_apart, run_apart
+from verl_e2e_runner.rehearsal.apart import REQUEST, collect_records, limits_of, open_apart, run_apart
 from verl_e2e_runner.rehearsal.cells import CELLS
 from verl_e2e_runner.run import run_recorded
 from verl_e2e_runner.trees import SUBMODULE, UnfitRepositoryError, borrow, check_out, open_repository
@@ -58,8 +58,8 @@ class RehearsalPlace:
     workers: int = 2
     # Whether the code under test runs in a cage or not at all.
     require_cage: bool = False
-    # What it may take.
-    limits: DriverLimits = field(default_factory=DriverLimits)
+    # Seconds that a driver may take.
+    seconds: float = 1_800.0
     # verl's file that describes adapters to the rollout engine; None where verl is not at hand.
     verl: Path | None = None
 
@@ -100,7 +100,7 @@ def rehearse_commit(sources: RehearsedCommit, wanted: Wanted, place: RehearsalPl
 
     UserError where the trees cannot be made, and where another rehearsal has the folder for longer than one may take.
     """
-    with lock_within(place.work / "lock", 2 * place.limits.seconds) as alone:
+    with lock_within(place.work / "lock", 2 * place.seconds) as alone:
         if not alone:
             raise UserError(f"another rehearsal uses {place.work}; wait for its end, or give another folder by --out")
         out = place.work / "records" / _digest(sources, wanted, place)
@@ -118,11 +118,9 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Rehe
     """
     models = make_models(wanted, place)
     reads = (*roots, models, PROGRAMS.parent)
-    own = place.work / "running" / out.name
+    own, may = place.work / "running" / out.name, limits_of(place.workers, place.seconds)
     with rehearsal_number(place.environ) as number:
-        apart = open_apart(
-            own, place.python, reads, place.environ, place.limits, require_cage=place.require_cage, number=number
-        )
+        apart = open_apart(own, place.python, reads, place.environ, may, require_cage=place.require_cage, number=number)
         names = [f"{name}.json" for name in ("import", "complete", *wanted.cells)]
         whole = _has_records(out, place)
         for file in out.glob("*.json"):
@@ -149,7 +147,7 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Rehe
         (apart.scratch / REQUEST).write_text(json.dumps(request))
         variables = {**_environment(place), "PYTHONPATH": os.pathsep.join(map(str, roots))}
         argv = (str(place.python), str(PROGRAMS / "driver.py"), str(apart.scratch / REQUEST))
-        finished, note = run_apart(apart, argv, variables, place.limits)
+        finished, note = run_apart(apart, argv, variables, may)
         collect_records(apart, [*([] if whole else names), *([OBSERVED] if faults else [])], out)
         (out / "driver.log").write_text(f"{finished.stdout}\n{finished.stderr}\n{finished.ending}\n")
         (out / _RUN_NOTE).write_text(note.model_dump_json())
