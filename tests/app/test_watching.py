@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.fakes.app import BASE, POLICY, REPOSITORY, App, blocks, fails, passes
+from tests.fakes.app import APP, BASE, POLICY, REPOSITORY, App, blocks, fails, passes
 from tests.fakes.trees import sha
+from verl_e2e.adapters.derived_ledger import DerivedLedger
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.change import HistoryCommit
 from verl_e2e.core.model.jobs import Job
@@ -143,6 +144,29 @@ def test_a_restart_in_the_middle_of_a_search_changes_nothing() -> None:
     watched.restarts = True
     watched.until_settled()
     assert f"A commit broke it: `{sha('c6')}`" in watched.issues[0]
+    assert len(watched.heads) == len(set(watched.heads)) == 1 + 1 + 3
+
+
+def test_what_is_remembered_without_a_database_is_enough_for_a_search() -> None:
+    watched = BranchInMemory()
+    app = watched.app
+    memory = DerivedLedger(app.hub, app.hub, app.hub, app.clock, app_id=APP)
+    app.ledger, app.has_queue = memory, False  # type: ignore[assignment]
+    app.restart()
+    look = watched.look
+
+    def look_in_a_process_of_its_own() -> float | None:
+        memory.forget()
+        return look()
+
+    watched.look = look_in_a_process_of_its_own  # type: ignore[method-assign]
+    watched.until_settled()
+    for number in range(1, 9):
+        watched.commit(f"c{number}")
+    watched.broken = broken_since(["c3", "c4", "c5", "c6", "c7", "c8"])
+    watched.next_day()
+    watched.until_settled()
+    assert f"A commit broke it: `{sha('c3')}`" in watched.issues[0]
     assert len(watched.heads) == len(set(watched.heads)) == 1 + 1 + 3
 
 

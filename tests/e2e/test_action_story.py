@@ -14,7 +14,7 @@ from tests.fakes.github_standin.state import GITHUB_ACTIONS, CheckRun
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.patience import HANG_S
 from tests.stories.conftest import POLICY, POLICY_FILE, furnish
-from tests.stories.recordings import SMOKE, job_of, left_by
+from tests.stories.recordings import BROKEN, SMOKE, job_of, left_by
 from tests.stories.rehearsals import MOVED, is_rehearsal, left_by_rehearsal
 from verl_e2e.adapters.derived_ledger import LEDGER_CHECK
 
@@ -46,9 +46,9 @@ class Actions:
         """Run the report of the workflow that ran a job."""
         return self.step("event", {}, GITHUB_EVENT_NAME="workflow_dispatch", VERL_E2E_TARGET=target)
 
-    def sweep(self) -> subprocess.CompletedProcess[str]:
+    def sweep(self, **changes: str) -> subprocess.CompletedProcess[str]:
         """Run the workflow of the clock."""
-        return self.step("sweep", {}, GITHUB_EVENT_NAME="schedule")
+        return self.step("sweep", {}, GITHUB_EVENT_NAME="schedule", **changes)
 
     def step(self, command: str, payload: object, **changes: str) -> subprocess.CompletedProcess[str]:
         """One step on a runner that has never seen us before."""
@@ -252,6 +252,23 @@ def test_a_pull_request_that_is_closed_runs_nothing_more(actions: Actions) -> No
     world.close(number)
     actions.event()
     assert [run.conclusion for run in world.runs()] == ["cancelled"]
+
+
+def test_the_clock_runs_a_watched_branch_and_the_report_says_what_fails(actions: Actions) -> None:
+    world = actions.world
+    world.actions_token(TOKEN, {**PERMISSIONS, "issues": "write"})
+    tip = world.commit({POLICY_FILE: f"{POLICY}schedule: {{levels: [0], labels: [red]}}\n"}, "Watch")
+    assert actions.sweep(GITHUB_REF_NAME="main").stderr == "updated octo/bridge@main\n"
+    (run,) = world.live_runs()
+    assert (run.inputs["pull"], run.inputs["head_sha"]) == ("", tip)
+    world.finish_run(left_by(run, BROKEN), run, artifact=f"verl-e2e-{run.inputs['key']}")
+    actions.report(f"@{tip}")
+    (issue,) = world.repository.issues.values()
+    assert (issue.title, [label.name for label in issue.labels]) == ("verl-e2e: 0-lora-ddp fails on main", ["red"])
+    assert "No commit is known on which it passed" in issue.body
+    assert "Evidence:" in issue.body
+    actions.sweep(GITHUB_REF_NAME="main")
+    assert (len(world.runs()), len(world.repository.issues)) == (1, 1)
 
 
 def test_an_event_of_somebody_else_is_nothing(actions: Actions) -> None:

@@ -31,7 +31,17 @@ from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand
 from verl_e2e.core.pulls.queue import Pool, QueueSnapshot, entry_of
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.log_context import current_log_context
-from verl_e2e.ports import BackendError, Comment, ForgeError, Issue, Progress, Revisions, SourceTrees, UnknownPullError
+from verl_e2e.ports import (
+    BackendError,
+    Comment,
+    ForgeError,
+    History,
+    Issue,
+    Progress,
+    Revisions,
+    SourceTrees,
+    UnknownPullError,
+)
 from verl_e2e.wiring.app import GithubPorts, Handlers, JobPorts, build_handlers
 
 REPOSITORY, APP, STRANGER = "octo/bridge", 4711, 4712
@@ -552,6 +562,7 @@ class App:
         *,
         analysis: Analysis | None = None,
         changes: Callable[[Target], SourceTrees] | None = None,
+        history: Callable[[Target], History] | None = None,
         verl: Callable[[str], Revisions] | None = None,
     ) -> Handlers:
         """Handlers on what is here, with something else in the place of one or the other."""
@@ -560,7 +571,7 @@ class App:
             backend=self.backend,
             analysis=analysis or self.analysis(),
             changes=changes or (lambda _: source),
-            history=lambda _: source,
+            history=history or (lambda _: source),
             sources=JobSources(verl or (lambda _: of_verl), site(), self.fetched_from),
             artifacts=Path("/artifacts"),
             watcher=self.metrics,

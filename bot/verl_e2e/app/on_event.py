@@ -60,6 +60,7 @@ from verl_e2e.core.pulls.forge import (
     LEVEL_BUTTON,
     RERUN,
     Branch,
+    BranchCommit,
     CheckId,
     DeliveryAttempt,
     MergeGroup,
@@ -171,8 +172,16 @@ class EventHandler:
                 # What a push means as one to a base branch is for `DeliveryHandler`.
                 if event.number is not None:
                     return (PullRef(event.repository.full_name, event.number),)
-                watched = event.branch == event.repository.default_branch
-                return (Branch(event.repository.full_name, event.branch),) if watched else ()
+                return (Branch(event.repository.full_name, event.branch),) if self._is_watched(event) else ()
+
+    def _is_watched(self, event: PushEvent) -> bool:
+        """Whether the branch is the default one, and its policy has it watched."""
+        if event.branch != event.repository.default_branch or event.deleted:
+            return False
+        pushed = BranchCommit(event.repository.full_name, event.branch, event.after, event.after)
+        with suppress(NoPolicyError):
+            return self.known.policy_of(pushed).schedule is not None
+        return False
 
     def _pull_request(self, event: PullRequestEvent) -> tuple[Reference, ...]:
         ref = PullRef(event.repository.full_name, event.pull_request.number)

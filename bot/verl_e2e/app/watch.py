@@ -16,6 +16,7 @@ from verl_e2e.app.required_jobs import RequiredJobs
 from verl_e2e.app.runs import BackendRuns, RunQueue, Troubles
 from verl_e2e.core.model.change import HistoryCommit
 from verl_e2e.core.model.errors import LimitError, UserError
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.policy import Policy, Schedule
 from verl_e2e.core.pulls.commands import LEVEL, Trusted
 from verl_e2e.core.pulls.decide import decide_actions, run_of_job
@@ -212,7 +213,9 @@ class _Look:
             self._run(*self._place(row, step.sha, now), only=row.job_id, again=known)
             probed = tuple(dict.fromkeys((*row.probed, step.sha)))
             return row.model_copy(update={"probed": probed})
-        shown = next((run for run in reversed(runs.get(step.bad, ())) if run.verdict), None)
+        # The commit that is named may not have been run itself; then the tip shows what fails.
+        at_hand = (run for sha in (step.bad, row.bad) for run in reversed(runs.get(sha, ())))
+        shown = next((run for run in at_hand if run.result not in (None, Result.PASS)), None)
         broken = Break(self.branch, row, step, self.policy, now.head, shown, self._spent(row, now))
         self._tell(issue_of(broken))
         return row.model_copy(update={"told": True})
