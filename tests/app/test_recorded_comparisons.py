@@ -1,5 +1,6 @@
 """Our own GPU runs compared: a resume with its reference run, and two kinds of parallel sizes with one GPU."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -12,21 +13,23 @@ from verl_e2e.adapters.files import folders as stored
 from verl_e2e.adapters.files.folders import BaselineCache
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.app.check import FollowUpServices, follow_up
-from verl_e2e.app.judge_folder import add_healthy, add_pair, described, judge_folders
+from verl_e2e.app.judge_folder import add_healthy, add_pair, card_of, described, judge_folders
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, MergeBase, related_run_of
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Result, Stage
-from verl_e2e.core.model.record import LOG_FILE
-from verl_e2e.core.model.related import RELATED_FILE, Related, RelatedRun, Role
+from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE
+from verl_e2e.core.model.related import RELATED_FILE, Bands, Related, RelatedRun, Role
+from verl_e2e.core.report.run_card import render_text
 from verl_e2e.ports import DispatchError
 
 RUNS = FIXTURES / "runs"
-NAMES = ("level1-resume", "level1-uninterrupted", "level2-dense", "level2-dp-gradients-unfinalized")
-RESUMED, UNINTERRUPTED_RUN, DENSE, DATA_PARALLEL = (RUNS / name for name in NAMES)
+NAMES = ("level1-resume", "level1-uninterrupted", "level2-dense", "level2-dp-gradients-unfinalized", "level5-signal")
+RESUMED, UNINTERRUPTED_RUN, DENSE, DATA_PARALLEL, SIGNAL = (RUNS / name for name in NAMES)
 FOLDERS = stored.run_folders()
+SLOWER = FIXTURES / "cards" / "slower.txt"
 METRIC = re.compile(rb"( - (?P<name>[\w/@.-]+):)(?P<value>[-+\w.]+)")
 
 
@@ -105,6 +108,33 @@ def test_a_gradient_that_no_rank_averaged_fails_the_step(tmp_path: Path, run: Pa
     verdict, item = judged(folder, Criterion.PARITY)
     assert (verdict.result, verdict.stage, item.state) == (Result.FAIL, Stage.TRAIN_STEP, State.BROKEN)
     assert "actor/grad_norm x" in item.summary
+
+
+def timed_run(out: Path, factor: float) -> Path:
+    """The run of 20 steps, each of which takes so many times as long, on a host that it has to itself."""
+    folder = shutil.copytree(SIGNAL, out / f"{factor}")
+    for step in range(2, 21):
+        with_metrics(folder, step, {"timing_s/step": factor, "perf/throughput": 1 / factor})
+    peak = {"held_mib": 31_000, "available_mib": 90_000, "other_runs": 0}
+    event = {"t_s": 400 + factor, "kind": "memory", "data": {"peak": peak, "readings": 71}}
+    with (folder / EVENTS_FILE).open("a") as events:
+        events.write(f"{json.dumps(event)}\n")
+    return folder
+
+
+def test_a_slow_down_of_a_real_run_is_on_its_card(tmp_path: Path) -> None:
+    """The noise of four healthy runs is planted, and so is the slow-down; all else is recorded."""
+    bands = add_healthy(FOLDERS, Bands(), tuple(timed_run(tmp_path, factor) for factor in (0.97, 0.99, 1.02, 1.04)))
+    (took,) = described(bands)[1:]
+    host = "  5-signal on 1 x NVIDIA H200, 16 processors, other runs beside it: 0: 4 runs"
+    assert took.startswith(f"{host}; step 7.66 s, beyond the noise from +17 %, found in 9 of 10 from +22 %; ")
+    slow = timed_run(tmp_path, 1.38)
+    folders = stored.run_folders(bands)
+    verdicts = judge_folders(folders, slow)
+    assert render_text(card_of(folders, slow, verdicts)) == SLOWER.read_text()
+    healthy = timed_run(tmp_path, 1.05)
+    (verdict,) = judge_folders(folders, healthy)
+    assert [item.state for item in verdict.evidence if item.criterion == Criterion.PERFORMANCE] == [State.MET]
 
 
 class _Recordings:

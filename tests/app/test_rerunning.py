@@ -136,7 +136,7 @@ def test_the_baseline_is_the_same_job_on_the_other_commit_and_the_retry_the_very
     here.check()
     first, base, retry = (job for job, _ in here.runs.ran)
     assert retry == first == JOB
-    assert base.model_copy(update={"bridge": JOB.bridge}) == JOB
+    assert base.model_copy(update={"bridge": JOB.bridge, "performance": JOB.performance}) == JOB
     assert base.bridge.commit == BASE
 
 

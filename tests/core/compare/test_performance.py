@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bench.performance_power import Draw, found, gauss, heavy
 from tests.core.builders import make_environment, make_job, make_record, step_line
 from verl_e2e.core.compare.jobs import settings_digest
 from verl_e2e.core.compare.performance import (
@@ -262,3 +263,15 @@ def test_a_bands_file_says_what_is_found_on_which_host() -> None:
 
 def test_each_measure_names_a_figure() -> None:
     assert {measure.key for measure in MEASURES} < Performance.model_fields.keys()
+
+
+@pytest.mark.parametrize("draw", [gauss, heavy])
+def test_few_healthy_runs_are_called_slower(draw: Draw) -> None:
+    assert found(5, 0.25, 1.0, 2000, draw) < (0.015 if draw is gauss else 0.03)
+    assert found(5, 0.25, 1.0, 2000, draw, base=True) < (0.015 if draw is gauss else 0.03)
+
+
+def test_a_large_slow_down_is_found() -> None:
+    assert found(5, 0.05, 1.5, 500) > 0.95
+    assert 0.4 < found(3, 0.05, 1.5, 500) < 0.8
+    assert found(5, 0.25, 1.5, 500) < 0.25

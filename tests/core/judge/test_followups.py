@@ -255,7 +255,7 @@ PATCH = Patch(
 )
 
 
-def test_the_job_on_the_merge_base_differs_in_its_trees_alone() -> None:
+def test_the_job_on_the_merge_base_differs_in_its_trees_and_in_what_its_time_is_to_it() -> None:
     core = Repository(path="$HOME/mlm", commit="c" * 40, in_place=True)
     bridge = Repository(path="$HOME/bridge", commit="a" * 40, in_place=True)
     job = make_job(bridge=bridge, megatron_lm=core, patches=(PATCH,))
@@ -263,7 +263,7 @@ def test_the_job_on_the_merge_base_differs_in_its_trees_alone() -> None:
     made = on_merge_base(job, MergeBase("d" * 40, there, ()))
     assert made.bridge == Repository(path="$HOME/bridge", commit="d" * 40)
     assert (made.megatron_lm, made.patches) == (there, ())
-    same = {"bridge": job.bridge, "megatron_lm": job.megatron_lm, "patches": job.patches}
+    same = {key: getattr(job, key) for key in ("bridge", "megatron_lm", "patches", "performance")}
     assert made.model_copy(update=same) == job
     assert made.digest() != job.digest()
 

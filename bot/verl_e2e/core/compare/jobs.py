@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 
+from verl_e2e.core.model.access import Slowdown
 from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job
 from verl_e2e.core.model.levels import Level
@@ -54,6 +55,8 @@ def unsharded(job: Job) -> Job:
         "needs": job.site.needs_of(1),
         "bridge_tests": (),
         "require_bridge_checks": False,
+        # A reference run says nothing of its own time.
+        "performance": Slowdown.SHOW,
         # What the change must execute is for the job to show that this one is compared with.
         "changed": NO_CODE,
         **NO_PURPOSES,

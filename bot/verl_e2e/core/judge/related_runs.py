@@ -23,6 +23,7 @@ from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case, wants_save
 from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.access import Slowdown
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
 from verl_e2e.core.model.facts import LogFacts
@@ -414,7 +415,9 @@ def on_merge_base(job: Job, base: MergeBase) -> Job:
     core = base.megatron_lm if job.megatron_lm is not None else None
     # What the change takes the place of is recorded there; what it adds is not there.
     changed = job.changed.on_merge_base()
-    return job.model_copy(update={"bridge": bridge, "megatron_lm": core, "patches": base.patches, "changed": changed})
+    update = {"bridge": bridge, "megatron_lm": core, "patches": base.patches, "changed": changed}
+    # Its time is what that of the head is compared with, however slow.
+    return job.model_copy(update={**update, "performance": Slowdown.SHOW})
 
 
 def without_change(job: Job) -> Job:
@@ -436,6 +439,7 @@ def without_saving(job: Job, variant: str) -> Job | None:
         "wrapper": wrapper,
         "bridge_tests": (),
         "require_bridge_checks": False,
+        "performance": Slowdown.SHOW,
         # What the change must execute is for the first run to show; this one is compared with it.
         "changed": NO_CODE,
         **NO_PURPOSES,

@@ -6,8 +6,10 @@ import pytest
 
 from tests.core.builders import bar, ended, make_facts, make_job, make_record, step_line
 from verl_e2e.core.compare.bands import with_healthy
+from verl_e2e.core.compare.jobs import unsharded
 from verl_e2e.core.compare.performance import performance_of
 from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.related_runs import MergeBase, on_merge_base, without_change, without_saving
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.access import Slowdown
@@ -140,3 +142,12 @@ def test_a_merge_base_that_is_as_slow_clears_the_change() -> None:
     # One that did not pass says nothing of time.
     failed = verdict_of(12.0, related=(merge_base(11.9, Result.FAIL),), performance=Slowdown.FAIL)
     assert found_in(failed)[0] is State.BROKEN
+
+
+def test_a_run_that_another_is_compared_with_is_not_judged_by_its_own_time() -> None:
+    job = make_job(performance=Slowdown.FAIL, wrapper={"SAVE_FREQ": "1"})
+    whole = without_saving(job, "uninterrupted")
+    assert whole is not None
+    made = (unsharded(job), whole, on_merge_base(job, MergeBase("d" * 40)))
+    assert [other.performance for other in made] == [Slowdown.SHOW] * 3
+    assert without_change(job).performance is Slowdown.FAIL
