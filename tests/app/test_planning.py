@@ -368,6 +368,9 @@ class BumpedTrees(FakeTrees):
         moved = ChangedPath("3rdparty/Megatron-LM", PathStatus.MODIFIED, submodule=SubmoduleBump("old", "new"))
         return replace(super().change(base, head), paths=(moved,))
 
+    def links(self, revision: str) -> Mapping[str, str]:
+        return {**super().links(revision), "3rdparty/Megatron-LM": "commit new"}
+
 
 class WithoutCommits(FakeTrees):
     """A repository that holds neither commit."""
@@ -402,6 +405,71 @@ def test_a_bump_is_compared_where_both_commits_are_at_hand() -> None:
     missing = planned_with(WithoutCommits({}))
     assert any("moves between could not be read" in sentence for sentence in missing.incomplete)
     assert any("moves from old to new" in sentence for sentence in planned_with(None).incomplete)
+
+
+CORE = "3rdparty/Megatron-LM"
+
+
+def bumped_planner(core: dict[str, dict[str, str]], policy: Policy = POLICY) -> Planner:
+    trees = BumpedTrees({"base": WHOLE, "head": WHOLE, "verl": CALLER})
+    uses = uses_at(trees, "verl", policy.reach, "verl") if policy.reach else None
+    assert uses is not None
+    inner = FakeTrees(core)
+    return Planner(trees, uses, FakeSummaries(), megatron_lm=lambda *_: inner)
+
+
+def test_requirements_of_megatron_lm_are_compared_and_what_else_a_run_has_is_named() -> None:
+    project = '[project]\nname = "core"\nversion = "1"\ndependencies = ["torch{}", "wget"]\n'
+    policy = POLICY.model_copy(
+        update={"reach": POLICY.reach.model_copy(update={"dependencies": ("torch",)}) if POLICY.reach else None}
+    )
+
+    def unread(torch: str = "", other: str = "") -> dict[str, str]:
+        old = {"pyproject.toml": project.format(""), "megatron/core/helpers.cpp": "1", "tests/x.py": "1"}
+        text = project.format(torch).replace("wget", f"wget{other}")
+        new = {**old, "pyproject.toml": text, "megatron/core/helpers.cpp": "2", "tests/x.py": "2", "site.py": "1"}
+        planned = bumped_planner({"old": old, "new": new}, policy).plan("base", "head", policy).plan
+        assert "Other folders than megatron/ are in no run." in planned.notes[-1]
+        return planned.changed.unread
+
+    beside = {
+        f"{CORE}/megatron/core/helpers.cpp": "it is not a Python source",
+        f"{CORE}/site.py": "it lies beside the package, where Python looks for modules",
+    }
+    assert unread(other=">1") == beside
+    why = "it asks for another torch, and a run has the packages of its image"
+    assert unread(torch=">2") == {**beside, f"{CORE}/pyproject.toml": why}
+
+
+def test_explain_tells_what_a_bump_asks_for() -> None:
+    rules = [
+        {"name": "state", "paths": ["optimizer/"], "levels": [1], "reason": "it is saved"},
+        {"name": "shards", "paths": ["fsdp/"], "symbols": ["shard"], "levels": [3], "reason": "it shards"},
+    ]
+    policy = POLICY.model_copy(update={"megatron_lm": MegatronLm.model_validate({"rules": rules})})
+    source = "def shard():\n    return 1\n\n\ndef other():\n    return 2\n"
+    files = {"megatron/fsdp/a.py": source, "megatron/optimizer/table.json": "1", "tests/a.py": "x"}
+    made = bumped_planner({"new": files}, policy)
+
+    def explained(inner: str, symbol: str = "") -> list[tuple[str, list[int], str]]:
+        found = explain_targets(made, "head", policy, [(f"{CORE}{inner}", symbol)])
+        return [(row.symbol, [int(level) for level in row.levels], row.reason) for row in found]
+
+    (whole, state, shards) = explained("")
+    assert whole[1] == [0, 1, 3]
+    assert "whose code differs" in whole[2]
+    assert (state[1:], shards[1:]) == (([1], "it is saved"), ([3], "it shards"))
+    file, shard, other = explained("/megatron/fsdp/a.py")
+    assert file[1] == [0, 3]
+    assert (shard[:2], other[:2]) == (("shard", [0, 3]), ("other", [0]))
+    assert "every bump asks for it" in other[2]
+    assert explained("/megatron/fsdp/a.py", "shard") == [shard]
+    assert explained("/megatron/optimizer/table.json")[0][1] == [0, 1]
+    assert explained("/tests/a.py") == [("", [0], "no run has this folder of Megatron-LM; every bump asks for it")]
+    with pytest.raises(UnknownTargetError, match=r"did you mean 3rdparty/Megatron-LM/megatron/fsdp/a\.py"):
+        explained("/megatron/a.py")
+    with pytest.raises(UnknownTargetError, match="has no symbol sharp"):
+        explained("/megatron/fsdp/a.py", "sharp")
 
 
 @pytest.mark.parametrize("package", ("src/lib/__init__.py", "src/lib.py", "src/lib/deep/one.py"))

@@ -5,7 +5,7 @@ A pull request or a merge group is planned by git objects, in full where these d
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
@@ -28,10 +28,10 @@ from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.forge import Pull, PullRef, Target
-from verl_e2e.core.reach.bump import with_bump
+from verl_e2e.core.reach.bump import MEGATRON_CODE, other_files, with_bump
 from verl_e2e.core.reach.carried import CarriedLines, carried_lines
 from verl_e2e.core.reach.changed_functions import graph_names
-from verl_e2e.core.reach.diff import FileDifference, compare, symbols_of
+from verl_e2e.core.reach.diff import FileDifference, all_changed, compare, symbols_of
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import USES_VERSION, Uses, uses_of
 from verl_e2e.core.reach.other_paths import TreeNames, changed_requirements, is_among, same_build, stand_ins
@@ -132,6 +132,8 @@ def compared_files(
 
 ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
 _KEPT_TREES = 4
+_NO_PYTHON = "it is not a Python source"
+_BESIDE = "it lies beside the package, where Python looks for modules"
 _NO_COMMITS = f"The commits that {MEGATRON_LM_FOLDER} moves between could not be read"
 _NOT_MERGED = "What the base branch has brought since the head left it was not looked at, for they could not be merged"
 _TOO_DEEP = "the chain of imports or of classes"
@@ -205,8 +207,8 @@ class Planner:
         megatron_lm: CommitsAt | None = None,
     ) -> None:
         self.repository = repository
-        self._megatron_lm = megatron_lm
-        self._bumps: dict[tuple[str, str], Mapping[str, FileDifference]] = {}
+        self._commits_at = megatron_lm
+        self._bumps: dict[tuple[str, str], tuple[Mapping[str, FileDifference], Mapping[str, str]]] = {}
         self._today = today
         self._uses = uses
         self._summaries = summaries
@@ -320,20 +322,31 @@ class Planner:
         """The effects with those of the Megatron-LM that the change moves to, where its commits can be had."""
         moved = (item.submodule for item in change.paths if item.path == MEGATRON_LM_FOLDER and item.submodule)
         bump = next(moved, None)
-        if self._megatron_lm is None or bump is None or bump.old is None or bump.new is None:
+        if self._commits_at is None or bump is None or bump.old is None or bump.new is None:
             return effects
         commits = bump.old, bump.new
         try:
             # The same for a head and for what merging it gives.
             if commits not in self._bumps:
-                trees = self._megatron_lm(policy.megatron_lm.repository, commits)
-                self._bumps[commits] = differences_between(trees, *commits, _MEGATRON_CODE, self._summaries)
+                trees = self._commits_at(policy.megatron_lm.repository, commits)
+                found = differences_between(trees, *commits, MEGATRON_CODE, self._summaries)
+                self._bumps[commits] = found, _not_compared(trees, commits, policy)
         except (UserError, ForgeError) as error:
             passing = isinstance(error, ForgeError) and error.passing
             missing = f"{_NO_COMMITS}: {error}{'; it is tried again later' if passing else ''}"
             return replace(effects, incomplete=(*effects.incomplete, missing), passing=passing)
         maps = maps_of(policy, self.repository, change.merge_base or change.base)
-        return with_bump(effects, self._bumps[commits], maps, commits)
+        differences, others = self._bumps[commits]
+        return with_bump(effects, differences, maps, commits, others)
+
+    def megatron_lm(self, policy: Policy, commits: tuple[str, ...]) -> SourceTrees:
+        """The trees of commits of Megatron-LM; UserError where they cannot be had."""
+        if self._commits_at is None:
+            raise UserError("no repository of Megatron-LM is known here")
+        try:
+            return self._commits_at(policy.megatron_lm.repository, commits)
+        except ForgeError as error:
+            raise UserError(str(error)) from None
 
     def _defects(self, change: Change, policy: Policy) -> tuple[KnownDefect, ...]:
         """The defects of the policy that the code at the head is known to have today."""
@@ -541,6 +554,21 @@ def _merged_later(planned: Plan, notes: tuple[str, ...] = ()) -> Plan:
     return replace(planned, reasons=reasons, incomplete=(*notes, *planned.incomplete))
 
 
+def _not_compared(trees: SourceTrees, commits: tuple[str, str], policy: Policy) -> Mapping[str, str]:
+    """The files of Megatron-LM that differ and that no comparison of functions looks into, each with the reason."""
+    found: dict[str, str] = {}
+    for name in other_files(*({**trees.tree(commit), **trees.links(commit)} for commit in commits)):
+        found[name] = _NO_PYTHON if "/" in name or not name.endswith(".py") else _BESIDE
+        if name in REQUIREMENTS and policy.reach is not None:
+            old, new = (trees.read_blob(commit, name) for commit in commits)
+            changed = changed_requirements(old, new, policy.reach.dependencies)
+            if changed == () and same_build(old, new):
+                del found[name]
+            elif changed:
+                found[name] = f"it asks for another {', '.join(changed)}, and a run has the packages of its image"
+    return found
+
+
 def _set_aside(path: str, policy: Policy) -> bool:
     return any(not exemption.unless_reached and exemption.paths.match(path) for exemption in policy.exempt)
 
@@ -620,9 +648,6 @@ def _incomplete(planned: Planned, *notes: str) -> Planned:
     return replace(planned, plan=found, reached=NOT_KNOWN)
 
 
-_MEGATRON_CODE = "megatron/"
-
-
 def with_verl_files(planned: Planned, paths: Collection[str], verl: str) -> Planned:
     """The plan with a sentence for each job whose script is missing in `verl`; `paths` are all its files."""
     notes = lint_jobs(planned.plan.jobs, paths, verl)
@@ -633,6 +658,9 @@ class UnknownTargetError(UserError):
     """A path or symbol that the revision does not have, in one sentence with the nearest one. The user's mistake."""
 
 
+_OF_BUMP = "a bump asks for those levels alone whose code differs, where its commits can be compared"
+_OF_BUMP_ALONE = "every bump asks for it, and no rule of the policy names its place"
+_IN_NO_RUN = "no run has this folder of Megatron-LM"
 _ONLY_SOME = "a change that keeps every requirement that verl's run imports, and the build, asks for nothing"
 
 
@@ -654,13 +682,14 @@ def explain_targets(
     cells, maps, rows = packaged_cell_map(), maps_of(policy, repository, revision), []
     for named, symbol in targets:
         path = named.rstrip("/")
+        pin = paths[MEGATRON_LM_FOLDER].submodule if MEGATRON_LM_FOLDER in paths else None
+        if pin is not None and pin.new is not None and f"{path}/".startswith(f"{MEGATRON_LM_FOLDER}/"):
+            rows += _explain_bump(planner, (revision, pin.new), policy, (path, symbol), maps)
+            continue
         if path not in paths:
             raise UnknownTargetError(f"{on_one_line(path)}: {_no_path(path, paths)}")
         content = repository.read_blob(revision, path) or b""
-        known = symbols_of(content) if path.endswith(".py") else ()
-        if symbol and not any(f"{name}.".startswith(f"{symbol}.") for name in known):
-            fix = suggest(symbol, known) if known else "leave it out: no symbol of the file can be read"
-            raise UnknownTargetError(f"{on_one_line(path)} has no symbol {symbol}; {fix}")
+        _require_symbol(path, symbol, content)
         change = Change(revision, revision, revision, (paths[path],))
         effects = planner.effects_of_whole(change, policy, cells)
         # The symbols of a source file in order, each with whether an import of the file runs it.
@@ -674,6 +703,57 @@ def explain_targets(
         found = explanations(planned, classify(path, policy, effects), symbol, names, condition)
         rows += [with_maps(with_must_run(explanation, planned), maps) for explanation in found]
     return tuple(rows)
+
+
+def _require_symbol(path: str, symbol: str, content: bytes) -> None:
+    known = symbols_of(content) if path.endswith(".py") else ()
+    if symbol and not any(f"{name}.".startswith(f"{symbol}.") for name in known):
+        fix = suggest(symbol, known) if known else "leave it out: no symbol of the file can be read"
+        raise UnknownTargetError(f"{on_one_line(path)} has no symbol {symbol}; {fix}")
+
+
+def _explain_bump(
+    planner: Planner, commits: tuple[str, str], policy: Policy, target: tuple[str, str], maps: ExecutionMaps
+) -> Iterator[Explanation]:
+    """What a bump asks for in which the target differs, the submodule itself or a file of it.
+
+    `commits` are those of the repository and of its submodule.
+    """
+    (revision, pin), (path, symbol) = commits, target
+    inner = path.removeprefix(MEGATRON_LM_FOLDER).lstrip("/")
+    # Two commits that are not at hand may differ in anything.
+    submodule = SubmoduleBump(pin, pin) if inner else None
+    moved = ChangedPath(MEGATRON_LM_FOLDER, PathStatus.MODIFIED, submodule=submodule)
+    change, effects, names = Change(revision, revision, revision, (moved,)), Effects(), dict[str, bool]()
+    if inner:
+        trees = planner.megatron_lm(policy, (pin,))
+        files = trees.tree(pin)
+        if inner not in files:
+            shown = {f"{MEGATRON_LM_FOLDER}/{name}": blob for name, blob in files.items()}
+            raise UnknownTargetError(f"{on_one_line(path)}: {_no_path(path, shown)}")
+        content = trees.read_blob(pin, inner) or b""
+        _require_symbol(path, symbol, content)
+        found, others = dict[str, FileDifference](), dict[str, str]()
+        if inner in other_files({}, {inner: ""}):
+            others = {inner: _NO_PYTHON}
+        else:
+            found = {inner: all_changed(content)} if inner.startswith(MEGATRON_CODE) else {}
+        effects = with_bump(effects, found, maps, (pin, pin), others)
+        names = dict.fromkeys(symbols_of(content) if found else (), False)
+    planned = plan(change, policy, (), effects)
+    judged = classify(path, policy, effects)
+    whole, *rows = explanations(planned, judged, "", names, _OF_BUMP)
+    rules = () if inner else policy.megatron_lm.rules
+    if not inner:
+        whole = replace(whole, reason=_OF_BUMP)
+    elif judged.effects is None or judged.exemption is not None:
+        why = judged.exemption.reason if judged.exemption is not None else _IN_NO_RUN
+        whole = replace(whole, symbol=symbol, reason=f"{why}; every bump asks for it")
+    areas = (Explanation(path, "", tuple(map(Level, rule.levels)), (rule.name,), reason=rule.reason) for rule in rules)
+    for row in (whole, *areas, *(rows if names else ())):
+        if not symbol or f"{row.symbol}.".startswith(f"{symbol}."):
+            of_bump = row if row.levels else replace(row, levels=(Level.SMOKE,), reason=_OF_BUMP_ALONE)
+            yield with_maps(with_must_run(of_bump, planned), maps)
 
 
 def _no_path(path: str, paths: Collection[str]) -> str:

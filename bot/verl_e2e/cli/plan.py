@@ -137,6 +137,7 @@ def _show(planned: "Planned", *, as_json: bool) -> int:
 @click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to read.")
 @_VERL
 @_VERL_REF
+@_MEGATRON_LM
 @POLICY_OPTION
 @_CACHE
 @JSON_OPTION

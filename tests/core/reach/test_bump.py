@@ -8,12 +8,14 @@ from verl_e2e.config import load_policy
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, Excuse, ExcusedLines, ExecutionMaps
 from verl_e2e.core.plan.plan import Plan, plan
-from verl_e2e.core.reach.bump import with_bump
+from verl_e2e.core.plan.policy import Exemption
+from verl_e2e.core.reach.bump import other_files, with_bump
 from verl_e2e.core.reach.changed_functions import TouchedFunction
 from verl_e2e.core.reach.diff import compare
 from verl_e2e.core.reach.effects import Effect, Effects, Inside
 
 OLD, NEW = "1" * 40, "2" * 40
+DOCUMENTS = {"name": "documents", "paths": ["*.md"], "reason": "nothing imports them"}
 POLICY = load_policy(
     """
 schema: 1
@@ -176,7 +178,7 @@ def test_what_was_compared_is_said() -> None:
     found = bumped(measured(**{"0_lora_ddp": ENTERED}), **{OPTIMIZER: ("1", "2"), "megatron__core__other": ("1", "2")})
     assert found.notes[-1] == (
         "Compared Megatron-LM 111111111111 with 222222222222: 2 functions in 2 files differ, and measured jobs entered "
-        "1 of them."
+        "1 of them. Other folders than megatron/ are in no run."
     )
     assert found.incomplete == ()
 
@@ -199,3 +201,35 @@ def test_a_file_that_cannot_be_read_is_judged_by_its_name() -> None:
     found = plan(moved(), POLICY, effects=with_bump(Effects(), files, maps, (OLD, NEW)))
     assert found.levels == (0, 1, 3)
     assert sum("could not be compared" in sentence for sentence in found.incomplete) == 2
+
+
+def test_what_a_run_has_beside_sources_is_judged_by_its_place() -> None:
+    old = dict.fromkeys(("megatron/a.py", "megatron/b.py", "setup.py", "docs/a.md", "megatron/optimizer/x.cu"), "1")
+    new = {**old, "megatron/a.py": "2", "docs/a.md": "2", "megatron/optimizer/x.cu": "2", "site.py": "1"}
+    del new["setup.py"]
+    assert other_files(old, new) == ("megatron/optimizer/x.cu", "setup.py", "site.py")
+
+
+def test_a_file_that_is_no_source_asks_for_what_a_rule_says_of_its_place() -> None:
+    def planned(*names: str, **jobs: tuple[str, ...]) -> Plan:
+        others = dict.fromkeys(names, "it is not a Python source")
+        return plan(moved(), POLICY, effects=with_bump(Effects(), {}, measured(**jobs), (OLD, NEW), others))
+
+    table = planned("megatron/core/distributed/fsdp/table.json")
+    assert [int(level) for level in table.levels] == [0, 3]
+    place = f"{MEGATRON_LM_FOLDER}/megatron/core/distributed/fsdp/table.json"
+    assert table.changed.unread == {place: "it is not a Python source"}
+    assert table.incomplete == ()
+    # A rule that names functions says nothing of it; one that asks what jobs entered means those beside it.
+    assert [int(level) for level in planned("megatron/core/helpers.cpp").levels] == [0]
+    kernel = "megatron/core/optimizer/adam.cu"
+    assert [int(level) for level in planned(kernel).levels] == [0]
+    assert [int(level) for level in planned(kernel, **{"0_lora_ddp": ENTERED}).levels] == [0, 1]
+
+
+def test_a_document_of_megatron_lm_is_set_aside() -> None:
+    policy = POLICY.model_copy(update={"exempt": (Exemption.model_validate(DOCUMENTS),)})
+    others = {"megatron/core/README.md": "it is not a Python source"}
+    found = plan(moved(), policy, effects=with_bump(Effects(), {}, measured(), (OLD, NEW), others))
+    assert found.changed.unread == {}
+    assert [item.count for item in found.exempted] == [1]

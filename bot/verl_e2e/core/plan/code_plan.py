@@ -224,7 +224,9 @@ class CodePlan:
         """The changed files under test whose functions are not known."""
         found: dict[str, str] = {}
         if self.effects is not None:
-            found.update(self.effects.unread)
+            counted = {path.path for path in self.paths}
+            unread = self.effects.unread.items()
+            found.update((path, why) for path, why in unread if path in counted or not in_megatron_lm(path))
         elif self.policy.reach is not None:
             sources = (name for name in self.change.names() if module_name(name, self.policy.reach.roots) is not None)
             found.update(dict.fromkeys(sources, _NAMES_ALONE))

@@ -7,23 +7,42 @@ layers) the rules of the policy speak by its place.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ExecutionMaps
 from verl_e2e.core.reach.changed_functions import TouchedFunction, symbol_of_effect
 from verl_e2e.core.reach.diff import FileDifference
-from verl_e2e.core.reach.effects import UNREACHED, UNREAD, Effect, Effects, Inside
+from verl_e2e.core.reach.effects import OTHER, UNREACHED, UNREAD, Effect, Effects, Inside
 
 _UNREACHED = "no measured job entered what differs, and no rule of the policy names its place"
 _NO_JOB = "no job was measured with it"
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+# The package of Megatron-LM, in its own tree.
+MEGATRON_CODE = "megatron/"
+
+
+def other_files(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+    """What differs of what a run has of Megatron-LM, the package and the files beside it, and is no source of it."""
+    names = sorted(path for path in {**old, **new} if old.get(path) != new.get(path))
+    here = (path for path in names if path.startswith(MEGATRON_CODE) or "/" not in path)
+    return tuple(path for path in here if not (path.startswith(MEGATRON_CODE) and path.endswith(".py")))
 
 
 def with_bump(
-    effects: Effects, differences: Mapping[str, FileDifference], maps: ExecutionMaps, commits: tuple[str, str]
+    effects: Effects,
+    differences: Mapping[str, FileDifference],
+    maps: ExecutionMaps,
+    commits: tuple[str, str],
+    others: Mapping[str, str] = _NOTHING,
 ) -> Effects:
-    """The effects with those of a bump; `differences` are those of its files, by the path in Megatron-LM."""
+    """The effects with those of a bump; `differences` are those of its files, by the path in Megatron-LM.
+
+    `others` are files that no comparison looks into, each with the reason: they are judged by their place.
+    """
     paths, unread, functions = dict(effects.paths), dict(effects.unread), list(effects.functions)
     entered: dict[str, tuple[str, ...]] = {}
-    for inner, difference in differences.items():
+    unknown = {inner: FileDifference((), why) for inner, why in others.items()}
+    for inner, difference in {**differences, **unknown}.items():
         path = f"{MEGATRON_LM_FOLDER}/{inner}"
         # The jobs that entered anything of the file; of one that they do not know, of its folder.
         known = any(path in item.files for item in maps.maps)
@@ -32,7 +51,9 @@ def with_bump(
         if difference.problem:
             # Any of its functions may differ.
             unread[path] = difference.problem
-            paths[path] = Inside((Effect(path, "", UNREAD, (), (difference.problem,), sure=False, jobs=beside),))
+            # What is no source of Python has no function that a rule may name.
+            kind = OTHER if inner in others else UNREAD
+            paths[path] = Inside((Effect(path, "", kind, (), (difference.problem,), sure=False, jobs=beside),))
             continue
         found = []
         bodies = {function.symbol for function in difference.functions.changed if function.symbol}
@@ -61,9 +82,11 @@ def with_bump(
                 functions.append(TouchedFunction(named, path, symbol_of_effect(function.symbol), bool(earlier)))
     note = (
         f"Compared Megatron-LM {commits[0][:12]} with {commits[1][:12]}: {len(entered)} functions in "
-        f"{len(differences)} files differ, and measured jobs entered {sum(map(bool, entered.values()))} of them."
+        f"{len(differences)} files differ, and measured jobs entered {sum(map(bool, entered.values()))} of them. "
+        "Other folders than megatron/ are in no run."
     )
-    lost = tuple(f"{path} could not be compared: {unread[path]}." for path in unread if path not in effects.unread)
+    problems = {inner: item.problem for inner, item in differences.items() if item.problem}
+    lost = tuple(f"{MEGATRON_LM_FOLDER}/{inner} could not be compared: {why}." for inner, why in problems.items())
     return replace(
         effects,
         paths=paths,

@@ -68,6 +68,13 @@ class FileDifference:
     functions: ChangedFunctions = NO_FUNCTIONS
 
 
+def all_changed(content: bytes) -> FileDifference:
+    """The difference of a file in which all that it holds is changed."""
+    found = compare(None, content)
+    changes = (tuple(replace(change, kind="changed") for change in side) for side in (found.changes, found.import_time))
+    return FileDifference(next(changes), found.problem, next(changes), found.functions)
+
+
 def compare(old: bytes | None, new: bytes | None) -> FileDifference:
     """Compare two versions of a Python file; None stands for a version that does not exist."""
     # Trees of our own: their normal form takes their place.
