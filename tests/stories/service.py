@@ -150,7 +150,8 @@ class Service:
 
     def _make_analysis(self, settings: Settings, mirrors: Mirrors) -> InThisProcess:
         summaries = SummaryCache(settings.data / "summaries")
-        return InThisProcess(mirrors.changes, packaged_uses(), summaries, run_folders(Bands()))
+        folders = run_folders(Bands())
+        return InThisProcess(mirrors.changes, packaged_uses(), summaries, folders, megatron_lm=mirrors.commits)
 
     def _noting_failures(self, call: Callable[[Given], Result]) -> Callable[[Given], Result]:
         def noting(given: Given) -> Result:

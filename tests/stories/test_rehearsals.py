@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.fakes.github_standin.repository import Submodule
 from tests.fakes.github_standin.state import WorkflowRun
 from tests.fakes.places import ROOT
 from tests.stories.conftest import POLICY, POLICY_FILE, Story
@@ -351,4 +352,47 @@ def test_what_its_cells_entered_decides_the_jobs_that_have_not_begun(
     assert ("2-tp2" in world.card(number)) is added
     assert "0-lora-ddp" in world.card(number)
     assert story.live() == ([] if fork else [("0-lora-ddp", world.head(number))])
+    assert story.service.failures == []
+
+
+def test_a_bump_is_compared_and_what_its_cells_entered_of_megatron_lm_decides_the_jobs(story: Story) -> None:
+    """Its commits are fetched from the repository of the policy, for the plan and for the rehearsal's verdict."""
+    world, inner, place = story.world, "megatron/core/model.py", "3rdparty/Megatron-LM"
+    core = world.state.add_repository("nvidia/megatron-lm").git
+    text = "def build(x):\n    return x\n\n\ndef scatter(x):\n    return {}\n\n\ndef spare(x):\n    return {}\n"
+    old, new = (core.commit("refs/heads/main", {inner: text.format(value, value)}, "c") for value in ("x", "x + 1"))
+    policy = PACKAGED.read_text().replace("require_bridge_checks: true", "require_bridge_checks: false")
+    policy = policy.replace("https://github.com/NVIDIA/Megatron-LM", f"{world.url}/nvidia/megatron-lm")
+    world.commit({POLICY_FILE: policy, "src/megatron/bridge/__init__.py": "", place: Submodule(old)}, "Pin it")
+    number = world.open_pull("alice", {place: Submodule(new)})
+    story.service.settle()
+    run = rehearsal(story)
+    card = world.card(number)
+    assert f"Compared Megatron-LM {old[:12]} with {new[:12]}: 2 functions in 1 files differ" in card
+    assert ("incomplete" in card, "2-tp2" in card) == (False, False)
+    _, plain, sharded = MOVED
+    inside = EnteredCode(functions=(f"{place}/{inner}:scatter",), lines={f"{place}/{inner}": ((5, 6),)})
+    head = (HEALTHY[0], plain, sharded.model_copy(update={"entered": inside}))
+    end(story, left_by_rehearsal(run, head), run)
+    story.service.go_on()
+    assert "Changed in 1, Equal in 2 of 3 cells" in world.card(number)
+    assert "entered by no cell" in world.card(number)
+    assert f"{place}/{inner}:spare`" in world.card(number)
+    assert "2-tp2" in world.card(number)
+    assert story.live() == [("0-lora-ddp", world.head(number))]
+    assert story.service.failures == []
+
+
+def test_a_bump_whose_commits_are_not_to_be_had_asks_for_every_level_of_a_rule(
+    story: Story,
+) -> None:
+    world, place = story.world, "3rdparty/Megatron-LM"
+    policy = PACKAGED.read_text().replace("require_bridge_checks: true", "require_bridge_checks: false")
+    policy = policy.replace("https://github.com/NVIDIA/Megatron-LM", f"{world.url}/nvidia/megatron-lm")
+    world.commit({POLICY_FILE: policy, "src/megatron/bridge/__init__.py": "", place: Submodule("1" * 40)}, "Pin it")
+    number = world.open_pull("alice", {place: Submodule("2" * 40)})
+    story.service.settle()
+    card = world.card(number).replace("\\", "")
+    assert "has no repository nvidia/megatron-lm" in card
+    assert all(job in card for job in ("1-resume", "2-dense", "3-fsdp", "5-signal"))
     assert story.service.failures == []

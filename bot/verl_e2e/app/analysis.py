@@ -24,8 +24,8 @@ from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict, verdict_json
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.execution import ChangedFunction, in_megatron_lm
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ChangedFunction, in_megatron_lm
+from verl_e2e.core.model.jobs import Job, RehearsalJob
 from verl_e2e.core.model.outcome import EngineEnd, Recurrence, Result, Stage, of_engine
 from verl_e2e.core.model.record import EndedEvent, Record, read_data
 from verl_e2e.core.model.related import Role
@@ -34,9 +34,10 @@ from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.figures import phase_seconds
 from verl_e2e.core.pulls.forge import Annotation, Target, repository_of
-from verl_e2e.core.pulls.job_order import same_job
+from verl_e2e.core.pulls.job_order import megatron_lm_of, same_job
 from verl_e2e.core.pulls.ledger import Rehearsed, Run
 from verl_e2e.core.pulls.wanted_jobs import ASKED_OF_RESULT
+from verl_e2e.core.reach.bump import MEGATRON_CODE
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.core.report.annotations import ChangedSource, annotate, paths_to_read
 from verl_e2e.core.report.rehearsal_text import first_failure, headline, rehearsal_json, render_rehearsal
@@ -116,10 +117,18 @@ def _kept(verdict: Verdict) -> str:
     return text if len(text) <= MAX_VERDICT else ""
 
 
-def judge_ended(run: Run, folder: Path, folders: RunFolders, trees: SourceTrees | None = None) -> Judged:
+def judge_ended(
+    run: Run,
+    folder: Path,
+    folders: RunFolders,
+    trees: SourceTrees | None = None,
+    megatron_lm: CommitsAt | None = None,
+) -> Judged:
     """Judge the run folder that was brought into `folder`, a rehearsal by its trees, and write the judgement there."""
     try:
-        return _judged(run, folder, folders) if trees is None else _judged_rehearsal(run, folder, trees, folders)
+        if trees is None:
+            return _judged(run, folder, folders)
+        return _judged_rehearsal(run, folder, trees, folders, megatron_lm)
     except OSError as error:
         # A file of the run's where a folder of ours should be, or the other way round; it will be there for ever.
         return cannot_be_judged(error.strerror or type(error).__name__)
@@ -218,7 +227,9 @@ _RESULTS = {
 }
 
 
-def _judged_rehearsal(run: Run, folder: Path, trees: SourceTrees, folders: RunFolders) -> Judged:
+def _judged_rehearsal(
+    run: Run, folder: Path, trees: SourceTrees, folders: RunFolders, megatron_lm: CommitsAt | None
+) -> Judged:
     places = folders.find(folder)
     if len(places) != 1 or run.rehearsal is None:
         return blocked_by_end(SEVERAL if places else NO_FOLDER, EngineEnd.LEFT_NOTHING)
@@ -227,7 +238,9 @@ def _judged_rehearsal(run: Run, folder: Path, trees: SourceTrees, folders: RunFo
         return blocked_by_end(OTHER_JOB, EngineEnd.OTHER_FOLDER)
     if why := _why_no_evidence(record, run):
         return replace(cannot_be_judged(why), reported_s=reported_s(record))
-    changed = tuple(functions_between(trees, run.rehearsal.base, run.rehearsal.bridge.commit))
+    commits = run.rehearsal.base, run.rehearsal.bridge.commit
+    functions, blobs_of_bump = _bumped(run.rehearsal, trees, megatron_lm)
+    changed = (*functions_between(trees, *commits), *functions)
     asked, observed = left.asked, left.observed
     if observed is None and any(observable(changed)):
         # Faults were to be tried, and nothing says what they showed.
@@ -246,12 +259,30 @@ def _judged_rehearsal(run: Run, folder: Path, trees: SourceTrees, folders: RunFo
     judged = replace(outcome_of_rehearsal(found), reported_s=reported_s(record))
     if judged.rehearsed is None or not asked.whole or found.outcome is CellOutcome.BLOCKED:
         return judged
-    commits = run.rehearsal.base, run.rehearsal.bridge.commit
     before, after = (trees.tree(commit, BRIDGE_CODE) for commit in commits)
     differing = {path: blob for path, blob in after.items() if before.get(path) != blob}
     # What a cell stands for is read in the table of this program, not in the folder.
-    cells = cell_map(commits[1], differing, left.head, with_outcomes(packaged_cell_map().cells, found))
-    return replace(judged, rehearsed=judged.rehearsed.model_copy(update={"cells": pack_cells(cells)}))
+    rows = with_outcomes(packaged_cell_map().cells, found)
+    # Where the files of a bump take too much, those of Bridge are kept.
+    cells = (
+        pack_cells(cell_map(commits[1], blobs, left.head, rows)) for blobs in (differing | blobs_of_bump, differing)
+    )
+    return replace(judged, rehearsed=judged.rehearsed.model_copy(update={"cells": next(filter(None, cells), "")}))
+
+
+def _bumped(
+    job: RehearsalJob, trees: SourceTrees, megatron_lm: CommitsAt | None
+) -> tuple[tuple[ChangedFunction, ...], dict[str, str]]:
+    """The functions of Megatron-LM that differ where a rehearsed change moves it, and the contents of their files."""
+    links = (trees.links(commit).get(MEGATRON_LM_FOLDER, "") for commit in (job.base, job.bridge.commit))
+    pins = tuple(link.removeprefix("commit ") for link in links if link.startswith("commit "))
+    if megatron_lm is None or len(set(pins)) < 2:
+        return (), {}
+    core, prefix = megatron_lm(megatron_lm_of(job), pins), f"{MEGATRON_LM_FOLDER}/"
+    changed = tuple(functions_between(core, pins[0], pins[1], MEGATRON_CODE, prefix))
+    paths = {function.path for function in changed}
+    files = {f"{prefix}{name}": blob for name, blob in core.tree(pins[1], MEGATRON_CODE).items()}
+    return changed, {path: blob for path, blob in files.items() if path in paths}
 
 
 def outcome_of_rehearsal(found: Rehearsal) -> Judged:
@@ -371,7 +402,7 @@ class DirectAnalysis:
 
     def judge_rehearsal(self, target: Target, run: Run, folder: Path) -> Judged:
         """The judgement of the folder of an ended rehearsal of a target; it is also written into the folder."""
-        return judge_ended(run, folder, self.folders, self.changes(target))
+        return judge_ended(run, folder, self.folders, self.changes(target), self._commits_for(target))
 
     def judge_again(self, run: Run, job: Job, folder: Path) -> Judged | None:
         """The judgement of the folder of an ended run for a job that does the same for another change, if it tells."""

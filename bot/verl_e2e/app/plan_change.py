@@ -16,7 +16,7 @@ from verl_e2e.config.maps import known_maps, load_maps, packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump, on_one_line, readable
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_MAPS, ExecutionMaps, merged_maps
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_MAPS, ExecutionMaps, in_megatron_lm, merged_maps
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import classify
@@ -297,7 +297,8 @@ class Planner:
             )
             known = Effects(inside, {}, (nothing,), defects=self._defects(change, policy))
             known = self._with_bump(known, change, policy)
-            return Planned(change, plan(change, policy, asked, known), known)
+            measured = self.measured(change, policy, cells) if known.bumped else None
+            return Planned(change, plan(change, policy, asked, known, measured=measured), known)
         old, new = self.tree(change.merge_base or change.base, policy), self.tree(change.head, policy)
         both = Sides(old.program, new.program, old.reach, new.reach)
         effects = self._effects(change, policy, policy.reach, (old, new), both, cells)
@@ -313,7 +314,7 @@ class Planner:
 
     def measured(self, change: Change, policy: Policy, cells: CellMap) -> Measured | None:
         """What cells and jobs entered, as far as it is about a change; None for cells of another package."""
-        if not is_about(cells.files, policy):
+        if not (is_about(cells.files, policy) or any(map(in_megatron_lm, cells.files))):
             return None
         maps = maps_of(policy, self.repository, change.merge_base or change.base)
         return Measured(cells, maps, cells.commit == change.head)
@@ -679,7 +680,8 @@ def explain_targets(
         commit = target.removeprefix("commit ") if target.startswith("commit ") else None
         bump = SubmoduleBump(commit, commit) if commit else None
         paths[path] = ChangedPath(path, PathStatus.MODIFIED, submodule=bump)
-    cells, maps, rows = packaged_cell_map(), maps_of(policy, repository, revision), []
+    cells, maps = packaged_cell_map(), maps_of(policy, repository, revision)
+    rows: list[Explanation] = []
     for named, symbol in targets:
         path = named.rstrip("/")
         pin = paths[MEGATRON_LM_FOLDER].submodule if MEGATRON_LM_FOLDER in paths else None

@@ -24,11 +24,12 @@ from verl_e2e.core.compare.rehearsal import (
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ChangedFunction
 from verl_e2e.core.model.jobs import RehearsalJob
+from verl_e2e.core.reach.bump import MEGATRON_CODE
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import find_megatron_lm, policy_of
 
 BRIDGE_SOURCES = "src/"
-_BRIDGE_CODE, _MEGATRON_CODE = "src/megatron/", "megatron/"
+_BRIDGE_CODE = "src/megatron/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,11 @@ def rehearse_change(
         observe=order.observe,
         run=read_document(folders[1] / RUN_NOTE, RunNote),
     )
-    return found, cell_map(head, bridge.tree(head, BRIDGE_SOURCES), records, with_outcomes(rows, found))
+    files = megatron.tree(runs[1][0].megatron_lm_commit, MEGATRON_CODE)
+    of_bump = {f"{MEGATRON_LM_FOLDER}/{name}": blob for name, blob in files.items()}
+    paths = {function.path for function in changed}
+    blobs = {**bridge.tree(head, BRIDGE_SOURCES), **{path: blob for path, blob in of_bump.items() if path in paths}}
+    return found, cell_map(head, blobs, records, with_outcomes(rows, found))
 
 
 def tree_runs(
@@ -97,7 +102,7 @@ def tree_runs(
     pins = _pin(bridge, base), _pin(bridge, head)
     changed = [*functions_between(bridge, *commits, _BRIDGE_CODE)]
     if pins[0] != pins[1]:
-        changed += functions_between(megatron, *pins, _MEGATRON_CODE, f"{MEGATRON_LM_FOLDER}/")
+        changed += functions_between(megatron, *pins, MEGATRON_CODE, f"{MEGATRON_LM_FOLDER}/")
     functions: dict[str, tuple[int, ...]] = {}
     for function in observable(changed):
         name = f"{function.path}:{function.symbol}"

@@ -6,15 +6,17 @@ import pytest
 
 from tests.core.plan.cells import POLICY, entered
 from verl_e2e.core.compare.rehearsal import CellOutcome
-from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
-from verl_e2e.core.model.execution import NO_CODE, ChangedFunction
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_CODE, NO_MAPS, ChangedFunction
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.plan.measured_jobs import NEW, Measured
 from verl_e2e.core.plan.plan import Plan, plan, with_parity
 from verl_e2e.core.plan.plan_document import PlanDocument, plan_json
 from verl_e2e.core.plan.policy import Budget
+from verl_e2e.core.reach.bump import with_bump
 from verl_e2e.core.reach.changed_functions import TouchedFunction
+from verl_e2e.core.reach.diff import compare
 from verl_e2e.core.reach.effects import Effect, Effects, Inside
 
 # What asks for level 0 alone.
@@ -65,6 +67,23 @@ def test_a_place_that_they_do_not_enter_adds_its_job_its_level_and_the_reason() 
     (job,) = (job for job in after.jobs if job.id == "2-pp4")
     assert [function.symbol for function in job.changed.required] == ["Thing.merge"]
     assert [job.id for job in after.jobs if job.id != "2-pp4"] == [job.id for job in before.jobs]
+
+
+def test_what_cells_of_this_head_entered_of_a_bump_asks_for_jobs_like_them() -> None:
+    inner, old, new = "megatron/core/schedules.py", "1" * 40, "2" * 40
+    path = f"{MEGATRON_LM_FOLDER}/{inner}"
+    bump = ChangedPath(MEGATRON_LM_FOLDER, PathStatus.MODIFIED, submodule=SubmoduleBump(old, new))
+    difference = compare(*(f"def other():\n    return {value}\n".encode() for value in (1, 2)))
+    known = with_bump(Effects(), {inner: difference}, NO_MAPS, (old, new))
+
+    def planned_by(outcome: CellOutcome, *, of_head: bool = True, cell: str = "qwen3-pp4") -> list[str]:
+        measured = Measured(entered({"other": (cell,)}, path=path, outcomes={cell: outcome}), of_head=of_head)
+        found = plan(Change("a" * 40, "b" * 40, "a" * 40, (bump,)), POLICY, (), known, measured=measured)
+        return [job.id for job in found.jobs]
+
+    assert planned_by(CellOutcome.CHANGED) == planned_by(CellOutcome.FAIL) == ["0-lora-ddp", "2-pp4"]
+    assert planned_by(CellOutcome.EQUAL) == planned_by(CellOutcome.CHANGED, of_head=False) == ["0-lora-ddp"]
+    assert planned_by(CellOutcome.CHANGED, cell="qwen2-lora") == ["0-lora-ddp"]
 
 
 @pytest.mark.parametrize(

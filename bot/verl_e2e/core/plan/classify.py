@@ -6,7 +6,7 @@ from verl_e2e.core.model.execution import in_megatron_lm
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.policy import Exemption, Family, Policy, Rule, SymbolRule
 from verl_e2e.core.reach.diff import IMPORT_TIME
-from verl_e2e.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_REASON, OTHER, UNREAD, Effect, Effects
+from verl_e2e.core.reach.effects import IMPORT_ONLY, IMPORT_ONLY_REASON, UNPARSED, UNREAD, Effect, Effects
 
 # How reasons name the statements of a module that belong to no symbol.
 MODULE_LEVEL = "(module level)"
@@ -103,7 +103,7 @@ def _held(effects: tuple[Effect, ...], policy: Policy) -> tuple[JudgedEffect, ..
         of_bump = in_megatron_lm(effect.path)
         rules = policy.megatron_lm.rules if of_bump else of_reach
         judged = JudgedEffect(effect, tuple(rule for rule in rules if meets(effect, rule)))
-        asks = judged.rules or effect.jobs or effect.kind in (UNREAD, OTHER)
+        asks = judged.rules or effect.jobs or effect.kind in (UNREAD, UNPARSED)
         if asks or not (of_bump or effect.kind == "imports"):
             found.append(judged)
     return tuple(found)

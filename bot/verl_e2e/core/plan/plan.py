@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from verl_e2e.core.compare.cell_map import NO_CELLS
 from verl_e2e.core.model.change import Change, ChangedPath, on_one_line, readable
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_CODE, ChangedCode, in_megatron_lm
 from verl_e2e.core.model.jobs import Checkpoint
@@ -326,8 +327,15 @@ def _places(paths: tuple[Classified, ...], effects: Effects, measured: Measured)
         for path in paths
         for item in path.effects or ()
     }
-    functions = (item for item in effects.functions if item.path in counted and not in_megatron_lm(item.path))
-    return measured_places(functions, measured, effects.lines, words)
+    own = [item for item in effects.functions if item.path in counted and not in_megatron_lm(item.path)]
+    # What cells of this very head entered of a bump; nothing else tells which settings enter it.
+    entered = measured.cells.of_function if measured.of_head else lambda *_: NO_CELLS
+    of_bump = (
+        replace(item, function=item.function.model_copy(update={"reached": True}))
+        for item in effects.functions
+        if in_megatron_lm(item.path) and entered(item.path, item.function.symbol)
+    )
+    return measured_places((*own, *of_bump), measured, effects.lines, words)
 
 
 def _without_levels(derived: Derived, off: Mapping[Level, str]) -> Derived:

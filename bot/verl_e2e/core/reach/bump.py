@@ -12,7 +12,7 @@ from types import MappingProxyType
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ExecutionMaps
 from verl_e2e.core.reach.changed_functions import TouchedFunction, symbol_of_effect
 from verl_e2e.core.reach.diff import FileDifference
-from verl_e2e.core.reach.effects import OTHER, UNREACHED, UNREAD, Effect, Effects, Inside
+from verl_e2e.core.reach.effects import UNPARSED, UNREACHED, UNREAD, Effect, Effects, Inside
 
 _UNREACHED = "no measured job entered what differs, and no rule of the policy names its place"
 _NO_JOB = "no job was measured with it"
@@ -52,7 +52,7 @@ def with_bump(
             # Any of its functions may differ.
             unread[path] = difference.problem
             # What is no source of Python has no function that a rule may name.
-            kind = OTHER if inner in others else UNREAD
+            kind = UNPARSED if inner in others else UNREAD
             paths[path] = Inside((Effect(path, "", kind, (), (difference.problem,), sure=False, jobs=beside),))
             continue
         found = []

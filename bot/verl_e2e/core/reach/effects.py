@@ -25,7 +25,7 @@ class Idle(StrEnum):
 # The kind of an effect of which only the path is known.
 UNREAD = "unread"
 # The same of a file that is no source of Python.
-OTHER = "other"
+UNPARSED = "other"
 NO_EFFECT, UNREACHED, IMPORT_ONLY = Idle.NO_EFFECT, Idle.UNREACHED, Idle.IMPORT_ONLY
 NO_EFFECT_REASON = "only comments, docstrings, layout, texts of messages or annotations that nothing evaluates differ"
 IMPORT_ONLY_REASON = "verl imports it, which has the same effect as before, and reaches none of the changed symbols"
