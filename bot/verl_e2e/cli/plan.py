@@ -103,9 +103,7 @@ def plan_verb(
         if repo or base or head:
             raise click.UsageError("give either a pull request, or --repo, --base and --head")
         if options["parity"]:
-            raise click.UsageError(
-                "--parity is for a checkout; on a pull request say `/verl-e2e level2 parity`"
-            )
+            raise click.UsageError("--parity is for a checkout; on a pull request say `/verl-e2e level2 parity`")
         from verl_e2e.wiring.pulls import PullPlanRequest, plan_address
 
         urls = os.environ.get("GITHUB_API_URL", ""), os.environ.get("GITHUB_SERVER_URL", "")

@@ -428,3 +428,12 @@ def test_the_level_of_a_job_that_is_there_for_its_settings(
     point = JobPoint.default().joined(want(axes, model))
     assert isinstance(point, JobPoint)
     assert point.own_level is expected
+
+
+def test_a_job_of_parity_costs_its_unsharded_run_too_whatever_its_name() -> None:
+    axes: dict[Axis, Value] = {Axis.CONTEXT: 2, Axis.PARITY: True}
+    named = variant_named("2-dp2-parity")
+    made = JobPoint.default().with_axes(axes).variant(Level.PARALLELISM, "mine")
+    assert named is not None
+    assert (made.steps, made.gpu_minutes) == (3, named.gpu_minutes)
+    assert made.cost.reference_s > 0
