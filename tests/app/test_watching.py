@@ -11,7 +11,7 @@ from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.change import HistoryCommit
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.pulls.forge import Branch
-from verl_e2e.core.pulls.ledger import Run, Watched
+from verl_e2e.core.pulls.ledger import Run, RunState, Watched
 
 MAIN = Branch(REPOSITORY, "main")
 WATCH = "schedule: {levels: [0], confirm: false, labels: [red]}\n"
@@ -221,6 +221,38 @@ def test_where_the_good_commit_fails_too_no_commit_is_blamed() -> None:
     (body,) = watched.issues
     assert "No commit broke it" in body
     assert sha("c1") not in body
+
+
+def test_a_host_that_changed_since_the_last_good_run_blames_no_commit() -> None:
+    watched = BranchInMemory("schedule: {levels: [0]}\n")
+    watched.until_settled()
+    for number in range(1, 9):
+        watched.commit(f"c{number}")
+    watched.broken = lambda _: True
+    watched.next_day()
+    watched.until_settled()
+    (body,) = watched.issues
+    assert f"On `{sha('root')}` it passed and failed" in body
+    assert "broke it" not in body
+
+
+def test_the_run_of_another_job_on_the_same_commit_goes_on() -> None:
+    watched = BranchInMemory()
+    watched.until_settled()
+    for number in range(1, 9):
+        watched.commit(f"c{number}")
+    watched.broken = broken_since(["c8"])
+    watched.next_day()
+    watched.look()
+    watched.app.backend.finish(watched.app.backend.live()[0], fails)
+    watched.look()
+    (probe,) = watched.app.backend.live()
+    other = probe.model_copy(update={"key": "f" * 64, "job_id": "1-resume", "state": RunState.RUNNING, "handle": "h"})
+    watched.app.ledger.put_run(other)
+    watched.app.backend.submit(other)
+    watched.look()
+    assert other.key in {run.key for run in watched.app.backend.live()}
+    assert watched.app.ledger.kept[other.key].state is RunState.RUNNING
 
 
 def test_the_search_ends_with_the_minutes_that_a_round_may_take() -> None:

@@ -23,11 +23,9 @@ from verl_e2e.core.pulls.decide import decide_actions, run_of_job
 from verl_e2e.core.pulls.forge import Branch, BranchCommit, PullRef
 from verl_e2e.core.pulls.gate import JobStanding, NextAttempt
 from verl_e2e.core.pulls.ledger import (
-    PRIORITY,
     SCHEDULED,
     UNDERWAY,
     JobStatus,
-    Priority,
     RecordedCommand,
     Run,
     Watched,
@@ -205,8 +203,8 @@ class _Look:
         step, runs = self._step(row, now)
         if step is None:
             return row
-        if isinstance(step, NextRun) and (spent := self._spent(row, now)) >= self.rules.gpu_minutes:
-            log.warning("the search took %.0f GPU minutes", spent, extra={"job": row.job_id})
+        spent = self._spent(now)
+        if isinstance(step, NextRun) and spent >= self.rules.gpu_minutes:
             step = replace(step.so_far, ending=SearchEnd.SPENT)
         if isinstance(step, NextRun):
             known = bool(runs.get(step.sha))
@@ -216,7 +214,7 @@ class _Look:
         # The commit that is named may not have been run itself; then the tip shows what fails.
         at_hand = (run for sha in (step.bad, row.bad) for run in reversed(runs.get(sha, ())))
         shown = next((run for run in at_hand if run.result not in (None, Result.PASS)), None)
-        broken = Break(self.branch, row, step, self.policy, now.head, shown, self._spent(row, now))
+        broken = Break(self.branch, row, step, self.policy, now.head, shown, spent)
         self._tell(issue_of(broken))
         return row.model_copy(update={"told": True})
 
@@ -262,9 +260,9 @@ class _Look:
 
         return self.own.mattering.get(key, asks)[0]
 
-    def _spent(self, row: WatchedJob, now: Watched) -> float:
-        """GPU minutes of the runs for a job since the round began."""
-        commits = {self._place(row, sha, now)[0] for sha in (row.bad, *row.probed)}
+    def _spent(self, now: Watched) -> float:
+        """GPU minutes of the runs since the round began."""
+        commits = {now.head, *(self._place(row, sha, now)[0] for row in now.jobs for sha in row.probed)}
         listed = (run for sha in commits for run in self.own.ledger.runs(self.branch.repository, head_sha=sha))
         return sum(run.gpu_minutes for run in listed if run.branch == self.branch.name and run.created >= now.at)
 
@@ -277,29 +275,27 @@ class _Look:
         """
         own, target = self.own, _commit(self.branch, sha)
         source, now = f"{SCHEDULED}{self.branch.name}", own.clock.now()
-        options = {"verl_ref": verl} if verl else {}
         levels = tuple(str(int(level)) for level in self.rules.levels)
-        asked: tuple[tuple[str, tuple[str, ...], dict[str, str]], ...]
-        asked = ((LEVEL, levels, options), (PRIORITY, (Priority.LOW.value,), {}))
-        entries = tuple(
-            RecordedCommand(
-                source=source,
-                repository=target.repository,
-                number=0,
-                actor=source,
-                verb=verb,
-                arguments=arguments,
-                options=given,
-                head_sha=sha,
-                at=now,
-            )
-            for verb, arguments, given in asked
+        asked = RecordedCommand(
+            source=source,
+            repository=target.repository,
+            number=0,
+            actor=source,
+            verb=LEVEL,
+            arguments=levels,
+            options={"verl_ref": verl} if verl else {},
+            head_sha=sha,
+            at=now,
         )
-        made = own.required_jobs.prepare(target, self.policy, entries)
+        made = own.required_jobs.prepare(target, self.policy, (asked,))
+        if made.plan is None:
+            log.warning("a commit of the branch cannot be run: %s", made.problem)
         if made.plan is None or own.queue.pause_of(target.repository) is not None:
-            log.warning("a commit of the branch is not run: %s", made.problem or "dispatch is paused")
             return None
         asked_for = made.wanted
+        for job in asked_for:
+            if job.job is None:
+                log.warning("a job of the schedule cannot be run: %s", job.missing, extra={"job": job.id})
         if only:
             with_verl = bool(verl)
             same = (job for job in made.wanted if _plain_id(job.id) == only and (job.id != only) is with_verl)
@@ -312,13 +308,15 @@ class _Look:
             trust=_ON_BRANCH,
             plan=made.plan,
             wanted=asked_for,
-            entries=entries,
+            entries=(asked,),
             runs=runs,
         )
         state = replace(state, queue=own.queue.view(state))
         due = decide_actions(state)
         if starts:
-            ended = {run.key: own.runs.cancel(run, self.troubles) for run in due.cancel if run.branch}
+            # What else runs on this commit is for another job, or was asked for by others.
+            ours = [run for run in due.cancel if run.branch and run.job_id in {job.id for job in asked_for}]
+            ended = {run.key: own.runs.cancel(run, self.troubles) for run in ours}
             state = replace(state, runs=tuple(ended.get(run.key, run) for run in state.runs))
             if again and _Ran(due.standings, ()).answered:
                 more = tuple(run_of_job(job, state, source) for job in asked_for if job.job is not None)

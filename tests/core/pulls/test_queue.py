@@ -291,3 +291,16 @@ def test_what_is_worth_an_edit(shown: int, changed: dict[str, object], news: boo
 def test_many_that_wait_are_shown_less_often() -> None:
     assert QueuePlace(pool="1", position=1, waiting=1, targets=3).again_s == LOOK_S
     assert QueuePlace(pool="1", position=1, waiting=1, targets=500).again_s == 5_000
+
+
+def test_what_a_schedule_asks_for_waits_behind_all_that_people_wait_for() -> None:
+    waiting = (
+        entry(1, minute=90, number=None, scheduled=True),
+        entry(2, minute=1, **LOW),
+        entry(3, minute=1, **GROUP),
+        entry(4, minute=5),
+    )
+    decision = admit(QueueSnapshot((live(9), *waiting)), ONE, NOW)
+    assert [int(item.key, 16) for item in decision.lines["all"]] == [3, 4, 2, 1]
+    of_branch = run(SMOKE, RunState.QUEUED, number=None, asked_by="schedule:main")
+    assert (entry_of(of_branch).scheduled, entry_of(run(SMOKE, RunState.QUEUED)).scheduled) == (True, False)

@@ -73,7 +73,7 @@ SEVERAL = tuple(replace(COMMIT, sha=sha(str(number)), subject=f"Change {number}"
         (SearchResult(SearchEnd.UNSEPARATED, SEVERAL[:3], GOOD, BAD), "One of 3 commits broke it", True),
         (SearchResult(SearchEnd.SPENT, SEVERAL, GOOD, BAD), "`schedule.gpu_minutes`", True),
         (SearchResult(SearchEnd.OTHERWISE, (), GOOD, TIP), "No commit broke it", False),
-        (SearchResult(SearchEnd.FLAKY, (), GOOD, BAD), "It comes and goes", False),
+        (SearchResult(SearchEnd.FLAKY, (), GOOD, BAD), "It comes and goes, or host", False),
         (SearchResult(SearchEnd.NO_GOOD, bad=TIP), "No commit is known on which it passed", False),
     ],
 )

@@ -37,7 +37,7 @@ class QueueEntry(Document):
     key: Digest
     # `owner/name`.
     repository: str
-    # The pull request, None for a merge group.
+    # The pull request, None for a merge group and for a commit of a watched branch.
     number: int | None
     # The head.
     head_sha: str
@@ -45,6 +45,8 @@ class QueueEntry(Document):
     gpu_count: int = 1
     # Whether the head lies in a fork, which has runners of its own.
     from_fork: bool = False
+    # Whether a schedule asked for it, so that it waits behind all that people wait for.
+    scheduled: bool = False
     # Whether it waits for a slot: the back end does not know of it.
     waits: bool = False
     # How urgent it is.
@@ -73,6 +75,7 @@ def entry_of(run: Run) -> QueueEntry:
         head_sha=run.head_sha,
         gpu_count=run.job.gpu_count if run.job is not None else 0 if run.rehearsal is not None else 1,
         from_fork=run.from_fork,
+        scheduled=bool(run.branch),
         waits=run.waits_for_slot,
         priority=run.terms.priority,
         since=run.terms.since or run.created,
@@ -139,8 +142,8 @@ class Admission:
 def admit(snapshot: QueueSnapshot, pools: Collection[Pool], now: datetime) -> Admission:
     """The runs that start now, the order of the others, and those that are held."""
 
-    def turn(entry: QueueEntry) -> tuple[bool, int, datetime, str]:
-        return entry.number is not None, _PRIORITIES.index(entry.priority), entry.since, entry.key
+    def turn(entry: QueueEntry) -> tuple[bool, bool, int, datetime, str]:
+        return entry.scheduled, entry.number is not None, _PRIORITIES.index(entry.priority), entry.since, entry.key
 
     pauses = pauses_of(snapshot.switches)
     of_pool: dict[Pool | None, list[QueueEntry]] = defaultdict(list)

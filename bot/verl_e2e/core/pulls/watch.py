@@ -158,7 +158,7 @@ def after_round(job: WatchedJob, commit: str, last: Run | None) -> WatchedJob:
             return job.model_copy(update={**good, "streak": max(job.streak, 0) + 1})
         case Seen.BAD:
             still = job.model_copy(update={"streak": min(job.streak, 0) - 1})
-            if job.bad and last.fingerprint == job.fingerprint:
+            if job.bad and (last.fingerprint == job.fingerprint or not (last.fingerprint and job.fingerprint)):
                 return still
             new = {"bad": commit, "fingerprint": last.fingerprint, "probed": (), "told": False}
             return still.model_copy(update=new)

@@ -44,7 +44,7 @@ class Break:
     head: str
     # A run that failed, None where none left a verdict.
     run: Run | None
-    # GPU minutes of the runs for this job.
+    # GPU minutes of the runs since the round began.
     gpu_minutes: float
 
 
@@ -90,7 +90,8 @@ def _answer(broken: Break) -> str:
             needs = "host, image, packages or the settings of the job"
             answer = f"No commit broke it: {code(found.good)} passed before and fails now, so {needs} changed."
         case SearchEnd.FLAKY:
-            answer = f"It comes and goes: on {code(found.bad)} it passed and failed. No commit is blamed."
+            changed = "It comes and goes, or host, image or packages changed in between, so no commit is blamed."
+            answer = f"On {code(found.bad)} it passed and failed. {changed}"
         case SearchEnd.NO_GOOD:
             answer = "No commit is known on which it passed, so none is blamed."
     return f"{answer} No commit of this repository is blamed." if broken.job.of_verl else answer
@@ -113,7 +114,7 @@ def _facts(broken: Break) -> Iterator[tuple[str, str]]:
         yield "Shown by", twice if found.confirmed else "the runs of the search alone; none was repeated"
     if found.searched:
         noticed = f", {found.mattering} of which the plan asks to run" if not job.of_verl else ""
-        ran = f"{count_of(len(job.probed), 'commit')} run, {broken.gpu_minutes:.1f} GPU minutes"
+        ran = f"{count_of(len(job.probed), 'commit')} run, {broken.gpu_minutes:.1f} GPU minutes in this round"
         yield "Searched", f"{count_of(found.searched, 'commit')}{noticed}; {ran}"
     yield "Rounds", f"failed in {count_of(max(-job.streak, 1), 'round')} in a row"
     yield "verl", code(job.bad if job.of_verl else broken.policy.verl.commit)
