@@ -17,6 +17,7 @@ from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.jobs import Checkpoint, Isolation, Patch, RehearsalJob, Repository, SiteProfile
+from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.build import NO_PATCHES, BuildError, PatchChoice, build_job, select_patches
@@ -227,7 +228,8 @@ def _extras(found: Planned, policy: Policy, entries: Iterable[GivenEntry], build
             checkpoint = Checkpoint(model_id=options["model"]) if "model" in options else outline.checkpoint
             changed = with_obstacles(replace(outline, variant=variant, checkpoint=checkpoint), policy)
             ref, image = options.get("verl_ref", policy.verl.commit), options.get("image", "")
-            made = builder.wanted(changed, ref, image, mark, required=False, asked_by=request.source)
+            known = found.effects.defects if found.effects else ()
+            made = builder.wanted(changed, ref, image, mark, required=False, asked_by=request.source, defects=known)
             requires = tuple(renamed.get(require, require) for require in made.requires)
             shown = " ".join(f"{name}={value}" for name, value in options.items())
             yield replace(made, options=shown, requires=requires)
@@ -272,8 +274,12 @@ class _Builder:
         *,
         required: bool = True,
         asked_by: str = "",
+        defects: Iterable[KnownDefect] = (),
     ) -> WantedJob:
-        """The job of an outline, or what is missing; a verl and an image of its own where given, and a marked id."""
+        """The job of an outline, or what is missing; a verl and an image of its own where given, and a marked id.
+
+        `defects` are known of the head's code; a planned job has none of them, one that a person names may.
+        """
         made = WantedJob(
             id=f"{outline.id}{mark}",
             level=outline.variant.level,
@@ -301,6 +307,7 @@ class _Builder:
                 sources=portable_sources(self._head, verl_commit),
                 patches=self._patches.get(verl_commit, NO_PATCHES),
                 require_bridge_checks=policy.require_bridge_checks,
+                defects=defects,
             )
         except (BuildError, UserError) as error:
             return replace(made, missing=str(error))

@@ -18,7 +18,7 @@ from verl_e2e.core.plan.defects import with_known_defects
 from verl_e2e.core.plan.job_models import job_of_model
 from verl_e2e.core.plan.lint import lint_defects
 from verl_e2e.core.plan.measured_jobs import Derived, JobMaker
-from verl_e2e.core.plan.outline import Missing, with_obstacles
+from verl_e2e.core.plan.outline import JobOutline, Missing, with_obstacles
 
 VERL, FILE, BLOB = POLICY.verl.commit, "src/a.py", "a" * 40
 SOURCES = Sources(Repository(path="/bridge", commit="a" * 40), Repository(path="/verl", commit="b" * 40))
@@ -63,6 +63,25 @@ def test_level_three_is_asked_for_without_the_adapters_whose_export_fails() -> N
     assert any(
         line.startswith("in place of 3-fsdp: known defect fsdp-adapter-export") for line in made.site.limitations
     )
+
+
+def test_a_job_that_a_person_names_knows_what_it_fails_for() -> None:
+    """Who asks for level 3 with adapters gets it, and reads of it what is known."""
+    site = load_profile("hopper-offline", {"kit": "/kit"})
+
+    def known(outline: JobOutline, verl: str = VERL, entries: tuple[KnownDefect, ...] = POLICY.defects) -> list[str]:
+        sources = replace(SOURCES, verl=Repository(path="/verl", commit=verl))
+        job = build_job(outline, policy=POLICY, site=site, sources=sources, defects=entries)
+        return [item.name for item in job.defects]
+
+    (named,) = planned("3-fsdp")
+    (planned_instead,) = with_known_defects(Derived((named,)), POLICY.defects, POLICY).jobs
+    assert known(named) == ["fsdp-adapter-export"]
+    assert known(planned_instead) == []
+    assert known(named, verl="c" * 40) == []
+    assert known(named, entries=()) == []
+    # Nothing in a log tells this one from another fault.
+    assert known(named, entries=(defect(settings={"megatron fsdp": True}),)) == []
 
 
 @pytest.mark.parametrize(

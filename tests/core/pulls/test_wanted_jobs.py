@@ -14,8 +14,10 @@ from verl_e2e.core.model.jobs import (
     Checkpoint,
     ChosenTest,
     DeselectedTest,
+    ErrorSign,
     Isolation,
     Job,
+    JobDefect,
     JobFeature,
     NotRestored,
     Patch,
@@ -25,7 +27,7 @@ from verl_e2e.core.model.jobs import (
     WhyChosen,
 )
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.wanted_jobs import (
@@ -66,6 +68,7 @@ OTHERS: dict[str, Any] = {
     "patches": (
         Patch(name="n", repository="verl", file="f", substitutions=(), before="1" * 64, after="2" * 64, reason="r"),
     ),
+    "defects": (JobDefect(name="n", reason="r", shows=ErrorSign(stage=Stage.TRAIN_STEP, error="E: m @ f")),),
     "not_restored": (NotRestored(name="n", model="actor", parameters=("p",), reason="r"),),
     "needs": SMOKE.required_of_host,
     "origins": {"verl": RepositoryOrigin(url="https://github.com/o/verl")},

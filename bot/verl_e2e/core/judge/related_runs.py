@@ -29,7 +29,7 @@ from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Digest, Job, Patch, Repository
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Decision, Recurrence, Result, Stage
+from verl_e2e.core.model.outcome import DEFECT_CAUSE, Decision, Recurrence, Result, Stage
 from verl_e2e.core.model.record import Environment, Record, Started, read_data
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
 from verl_e2e.core.model.settings import expected_config
@@ -60,6 +60,16 @@ def fingerprint_of(case: Case, decision: Decision) -> tuple[str, ...]:
     if decision.at is not None:
         found |= {f"{decision.at.criterion}: {mark}"[:_MAX_MARK] for mark in _marks(case, decision.at)}
     return tuple(sorted(found)[:_MAX_MARKS])
+
+
+def as_known(case: Case, decision: Decision) -> Decision:
+    """The decision, or Blocked where the run failed as a declared defect of unchanged code does, in each respect."""
+    marks = fingerprint_of(case, decision)
+    for known in case.job.defects:
+        if decision.stage is known.shows.stage and marks == (f"{Criterion.NO_EXCEPTION}: {known.shows.error}",):
+            cause = f"pre-existing, known defect {known.name}: {known.reason}"
+            return Decision(Result.BLOCKED, decision.stage, cause, FIX_KNOWN, decision.at, causes=(DEFECT_CAUSE,))
+    return decision
 
 
 def may_change(decision: Decision) -> bool:
@@ -94,6 +104,10 @@ def _marks(case: Case, at: Evidence) -> list[str]:
     return [f"{error.kind}: {normal(error.message)} @ {' < '.join(places)}"]
 
 
+FIX_KNOWN = (
+    "Judge the change by the jobs that avoid the defect. The entry in `defects:` of the policy ends when the code that "
+    "has it changes, or with its last day."
+)
 FIX_BASE = "Fix the base branch first, then run this change again; the failure hides what the change does."
 FIX_OTHERWISE = "Compare the two failures: fix what fails on the merge base, then run this change again."
 FIX_FLAKY = "Run the job several times on the merge base and on the head: one failure in two runs shows no difference."

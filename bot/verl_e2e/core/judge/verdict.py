@@ -14,7 +14,7 @@ from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Criterion, criter
 from verl_e2e.core.judge.criteria.transfer import without_needless_warnings
 from verl_e2e.core.judge.decide import blocking, decide, decide_run
 from verl_e2e.core.judge.execution import and_more, aspect_of, execution, execution_limitations
-from verl_e2e.core.judge.related_runs import asks_for_base, fingerprint_of, related_rows, weigh_related
+from verl_e2e.core.judge.related_runs import as_known, asks_for_base, fingerprint_of, related_rows, weigh_related
 from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import LogFacts
@@ -323,8 +323,8 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
     """The verdict on a case whose log is already triaged."""
     found = judge_criteria(case)
     evidence = tuple(item.evidence for item in found)
-    alone = decide(case, found)
-    decision = weigh_related(case, alone)
+    alone = as_known(case, decide(case, found))
+    decision, run = weigh_related(case, alone), as_known(case, decide_run(case, found))
     open_ends = limitations_of_case(case, found)
     at = alone.at
     causes = decision.causes or (() if decision.at is None else (of_criterion(decision.at.criterion),))
@@ -338,7 +338,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         sentence=_sentence(case, decision),
         coverage=wording.requested_coverage(case.job),
         checkpoint=wording.checkpoint(case.job),
-        deliverables=_deliverables(case, evidence, weigh_related(case, decide_run(case, found)), has_log=has_log),
+        deliverables=_deliverables(case, evidence, weigh_related(case, run), has_log=has_log),
         evidence=evidence,
         repositories=(*_repository_rows(case.record), *host_rows(case.record), *instrumentation_rows(case.record)),
         command=command_row(case.record, started=case.started),

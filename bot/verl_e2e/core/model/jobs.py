@@ -107,6 +107,25 @@ class NotRestored(DescribedDocument):
     """The address of the report or fix upstream."""
 
 
+class ErrorSign(DescribedDocument):
+    """The one error by which a known defect shows itself; a run that ends in any other way is judged as usual."""
+
+    stage: Stage
+    """Where such a run ends."""
+    error: Annotated[str, StringConstraints(pattern=r"^[^\s:]+: .+ @ \S+$")]
+    """Kind, message and place, as `fingerprint` of `verdict.json` has them after `no_exception: `."""
+
+
+class JobDefect(Document):
+    """A defect that the code under test is known to have, in a run with the job's settings."""
+
+    # The policy's name of it.
+    name: str
+    # What fails and why, a clause.
+    reason: str
+    shows: ErrorSign
+
+
 class Checkpoint(DescribedDocument):
     """The model of the run: a hub id, optionally at a local path; a dummy config; or one that the runner makes."""
 
@@ -391,6 +410,8 @@ class Job(Document):
     patches: tuple[Patch, ...] = ()
     # What a load of a checkpoint is known to leave as it was; for a job that saves and resumes.
     not_restored: tuple[NotRestored, ...] = ()
+    # What it is known to fail for, whatever the change does.
+    defects: tuple[JobDefect, ...] = ()
     # Node ids of the focused Bridge tests, nearest first.
     bridge_tests: tuple[str, ...] = ()
     # Those of them that the policy does not list, each with the reason.

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, model_validator
 
 from verl_e2e.core.model.document import DescribedDocument, InnerPath, LevelNumber, Text, UnfitError
-from verl_e2e.core.model.jobs import Sha
+from verl_e2e.core.model.jobs import ErrorSign, JobDefect, Sha
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.model.space import Trait
@@ -46,6 +46,9 @@ class KnownDefect(DescribedDocument):
     """Where it was seen on unchanged code."""
     upstream: str = ""
     """The address of the report or fix upstream."""
+    shows: ErrorSign | None = None
+    """The error in which a job with it ends, so that one that someone asks for is Blocked; null: it is judged as any
+    other."""
 
     @model_validator(mode="after")
     def _possible(self) -> "KnownDefect":
@@ -65,7 +68,11 @@ class KnownDefect(DescribedDocument):
         moved = next((path for path, identifier in self.objects.items() if objects.get(path) != identifier), "")
         return f"{moved} is not what it was" if moved else ""
 
-    def shows(self, settings: Mapping[Axis, Value]) -> bool:
+    def of_job(self) -> tuple[JobDefect, ...]:
+        """What a job that has it says of it; nothing where no error tells it from another fault."""
+        return (JobDefect(name=self.name, reason=self.reason, shows=self.shows),) if self.shows else ()
+
+    def meets(self, settings: Mapping[Axis, Value]) -> bool:
         """Whether a job with these settings has it, as far as settings say."""
         avoided = bool(self.avoid) and all(Trait(axis, value).holds(settings) for axis, value in self.avoid.items())
         return not avoided and all(Trait(axis, value).holds(settings) for axis, value in self.settings.items())

@@ -130,6 +130,8 @@ EVIDENCE_CAUSE = "verdict:evidence"
 UNPROVEN_CAUSE = "verdict:unproven"
 # Someone else on the host may have caused it.
 NEIGHBOUR_CAUSE = "verdict:neighbour"
+# A defect that the policy declares of unchanged code, in the form that it declares.
+DEFECT_CAUSE = "verdict:defect"
 
 
 class EngineEnd(StrEnum):

@@ -17,11 +17,13 @@ from verl_e2e.core.model.jobs import (
     SiteProfile,
     common_overrides,
 )
+from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS, node_count
 from verl_e2e.core.model.settings import BASE_WRAPPER, WRAPPER, Axis, expected_config, expected_of_overrides
 from verl_e2e.core.model.synthetic import ModelSizes
 from verl_e2e.core.plan.code_plan import Lines, read_overrides, without_touched
+from verl_e2e.core.plan.defects import has_defect
 from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.policy import Policy
 
@@ -90,11 +92,13 @@ def build_job(
     data: Data | None = None,
     patches: PatchChoice = NO_PATCHES,
     require_bridge_checks: bool = False,
+    defects: Iterable[KnownDefect] = (),
 ) -> Job:
     """The complete job: the level's base, then the site, the variant and the features, each over the one before.
 
     A script that is not the wrapper gets the variables of its feature alone: those of the wrapper mean nothing to
-    it. `checkpoint` and `data`, where given, win over the plan's and the site's. Raises BuildError.
+    it. `checkpoint` and `data`, where given, win over the plan's and the site's. `defects` are those that the code at
+    the job's commit is known to have. Raises BuildError.
     """
     # A checkpoint that the caller names takes the place of one that is missing.
     left = [obstacle for obstacle in outline.obstacles if checkpoint is None or obstacle.missing not in _OF_CHECKPOINT]
@@ -173,6 +177,12 @@ def build_job(
         data=data,
         reward_model=scoring or False,
         patches=fitting,
+        defects=tuple(
+            found
+            for defect in defects
+            if defect.verl == sources.verl.commit and has_defect(defect, outline, policy)
+            for found in defect.of_job()
+        ),
         not_restored=policy.not_restored if variant.level is Level.SAVE_RESUME else (),
         bridge_tests=tuple(dict.fromkeys((*policy.bridge_tests, *(item.test for item in chosen)))),
         chosen_tests=chosen,

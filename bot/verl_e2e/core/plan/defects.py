@@ -18,7 +18,8 @@ def with_known_defects(derived: Derived, defects: Iterable[KnownDefect], policy:
     jobs: dict[str, JobOutline] = {}
     left: list[NotCovered] = []
     for job in derived.jobs:
-        found = next((defect for defect in held if _has(defect, job, policy)), None) if not job.obstacles else None
+        had = (defect for defect in held if has_defect(defect, job, policy))
+        found = None if job.obstacles else next(had, None)
         made = job if found is None else _in_place_of(job, found, policy)
         lost = []
         if found is not None:
@@ -36,8 +37,9 @@ def with_known_defects(derived: Derived, defects: Iterable[KnownDefect], policy:
     return Derived(tuple(jobs.values()), (*derived.not_covered, *left))
 
 
-def _has(defect: KnownDefect, job: JobOutline, policy: Policy) -> bool:
-    if defect.level not in (None, job.variant.level) or not defect.shows(point_of(job).settings):
+def has_defect(defect: KnownDefect, job: JobOutline, policy: Policy) -> bool:
+    """Whether a job with these settings and this model has a defect, by what the policy says of it."""
+    if defect.level not in (None, job.variant.level) or not defect.meets(point_of(job).settings):
         return False
     if defect.family is None or job.family == defect.family:
         return True

@@ -33,7 +33,7 @@ _ANY_COMMIT = "0" * 40
 # What a job has of the change that it is for.
 _FOR_CHANGE = frozenset({"changed", "purposes", "chosen_tests"})
 # What only judging reads of a job: it changes nothing that a run does.
-ASKED_OF_RESULT = _FOR_CHANGE | {"settings", "expected", "features", "not_restored", "performance"}
+ASKED_OF_RESULT = _FOR_CHANGE | {"settings", "expected", "features", "not_restored", "defects", "performance"}
 # What only planning reads of a site, or people: the job itself has what follows from it.
 _OF_PLANNING = frozenset({"description", "limitations", "checkpoints", "reward_model", "data", "cannot_run"})
 # What is said for people, wherever it stands in a job.
