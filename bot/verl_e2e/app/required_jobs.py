@@ -243,7 +243,9 @@ def _with_variant(outlines: list[JobOutline], name: str, policy: Policy) -> list
         return outlines
     plain = replace(same, purposes=(), settings={}, replaces="")
     made = [replace(plain, variant=item, checkpoint=variant_model(item, policy, same.checkpoint)) for item in variants]
-    return [*(outline for outline in outlines if outline.variant.level is not same.variant.level), *made]
+    return list(
+        in_order(item for item in (*outlines, *made) if item in made or item.variant.level is not same.variant.level)
+    )
 
 
 class _Builder:
