@@ -123,6 +123,11 @@ not_restored:
         ),
         (
             "OneForCausalLM}",
+            "OneForCausalLM, switched: {mtp: {layers: 1}}}",
+            "p.yml:12: families.0: synthetic.switched: the family's features: do not list mtp; remove it,",
+        ),
+        (
+            "OneForCausalLM}",
             "OneForCausalLM}\n    no_synthetic: none",
             "p.yml:12: families.0: synthetic: and no_synthetic: are both given; keep one of them",
         ),

@@ -23,8 +23,17 @@ def test_every_family_with_a_recipe_has_a_plain_cell_and_one_with_adapters_or_a_
         assert CELLS[f"{family}-plain"].adapter == {}
         assert CELLS[f"{family}-lora"].adapter == LORA
     reasons = {**cells.NOT_RUN, **cells.UNTRAINED, **cells.NO_REFERENCE}
-    assert reasons.keys() <= families
+    assert reasons.keys() <= families | CELLS.keys()
     assert all(reasons.values())
+
+
+def test_each_feature_that_a_model_has_by_fields_of_its_recipe_has_a_cell() -> None:
+    switched = [(family.name, family.synthetic) for family in packaged_policy().families if family.synthetic]
+    asked = {(feature, name) for name, recipe in switched for feature in recipe.switched}
+    assert {(feature, name) for feature, names in cells.SWITCHED.items() for name in names} == asked
+    for feature, name in asked:
+        assert CELLS[f"{name}-{feature}"].feature == feature
+        assert CELLS[f"{name}-plain"].feature == ""
 
 
 def test_a_cell_agrees_with_one_on_one_rank_that_differs_in_layout_alone() -> None:

@@ -257,6 +257,7 @@ def test_a_text_model_lies_inside_the_configuration_of_a_family_that_sees_pictur
     ("style", "place", "norm", "joint"),
     [
         ("appended", "model.layers.2.", "shared_head.norm", "eh_proj"),
+        ("appended_final", "model.layers.2.", "final_layernorm", "eh_proj"),
         ("mimo", "model.mtp_layers.0.", "final_layernorm", "input_proj"),
     ],
 )
@@ -270,6 +271,40 @@ def test_an_mtp_layer_has_what_the_last_layer_has_and_its_own(style: str, place:
     assert len(made) == 6
     assert len(PUBLISHED.mtp_layers(names, style, 2, 2)) == 12
     assert PUBLISHED.mtp_layers(names, None, 0, 2) == {}
+
+
+def test_an_mtp_layer_without_experts_is_like_the_first_one_and_lies_where_the_family_has_it() -> None:
+    start = "model.language_model.layers."
+    names = [f"{start}{layer}.{end}.weight" for layer in (0, 1) for end in ("post_attention_layernorm", f"mlp.{layer}")]
+    made = PUBLISHED.mtp_layers(names, "apart_dense", 1, 2)
+    norm = f"{start}0.post_attention_layernorm.weight"
+    assert made == {
+        "mtp.layers.0.post_attention_layernorm.weight": (norm, 1),
+        "mtp.layers.0.mlp.0.weight": (f"{start}0.mlp.0.weight", 1),
+        "mtp.pre_fc_norm_embedding.weight": (norm, 1),
+        "mtp.pre_fc_norm_hidden.weight": (norm, 1),
+        "mtp.norm.weight": (norm, 1),
+        "mtp.fc.weight": (norm, 2),
+    }
+    names = [f"model.layers.{layer}.input_layernorm.weight" for layer in (0, 1)]
+    made = PUBLISHED.mtp_layers(names, "appended_dense", 1, 2)
+    assert made["model.layers.2.transformer.shared_head.norm.weight"] == (names[0], 1)
+
+
+def test_an_mtp_layer_of_a_hybrid_has_a_layer_of_attention_and_one_of_experts() -> None:
+    names = [f"backbone.layers.{layer}.{end}.weight" for layer in range(4) for end in ("norm", f"mixer.{layer}")]
+    made = PUBLISHED.mtp_layers(names, "hybrid", 2, 4)
+    assert made["mtp.layers.2.mixer.2.weight"] == ("backbone.layers.2.mixer.2.weight", 1)
+    assert made["mtp.layers.3.mixer.1.weight"] == ("backbone.layers.1.mixer.1.weight", 1)
+    assert made["mtp.layers.2.eh_proj.weight"] == ("backbone.layers.2.norm.weight", 2)
+    assert {name for name in made if "final" in name} == {f"mtp.layers.{at}.final_layernorm.weight" for at in (1, 3)}
+
+
+def test_copies_of_the_embedding_in_an_mtp_layer_are_equal_to_it() -> None:
+    names = ["model.layers.0.input_layernorm.weight"]
+    made = PUBLISHED.mtp_layers(names, "appended_shared", 1, 1)
+    assert made["model.layers.1.embed_tokens.weight"] == ("model.embed_tokens.weight", 0)
+    assert made["model.layers.1.shared_head.head.weight"] == ("lm_head.weight", 0)
 
 
 RECIPE = recipe_of(next(family for family in MODELS if family.name == "qwen3_moe"))

@@ -58,6 +58,8 @@ class Cell:
     family: str
     # Fields of the family's configuration in transformers, by dotted name.
     fields: CellValues = field(default_factory=dict)
+    # A feature of which the model gets the fields as well, by the `switched` of the family's recipe.
+    feature: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
     # Settings of Megatron-LM's configuration, as verl's `override_transformer_config`.
     settings: CellValues = field(default_factory=dict)
@@ -141,10 +143,15 @@ def _cells() -> Iterator[Cell]:
     yield replace(lora, name="qwen3-lora-unmatched", adapter={**LORA, "target_modules": ["linear_nothing"]})
     yield replace(experts, name="qwen3_moe-lora-initial", filled=False)
     for name, family, given in FAMILY_VARIANTS:
-        changed = replace(plain[family], name=f"{family}-{name}", fields={**plain[family].fields, **given})
+        fields_of = {**plain[family].fields, **given}
+        trained = plain[family].trained and f"{family}-{name}" not in UNTRAINED
+        changed = replace(plain[family], name=f"{family}-{name}", fields=fields_of, trained=trained)
         yield changed
         if name in VARIANTS_WITH_ADAPTERS:
             yield replace(changed, name=f"{changed.name}-lora", adapter=LORA)
+    for feature, families in SWITCHED.items():
+        for family in families:
+            yield replace(plain[family], name=f"{family}-{feature}", feature=feature)
     for name, widths in SHAPES.items():
         yield replace(qwen3, name=f"qwen3-{name}", sizes=widths)
     for name, wanted in ADAPTERS.items():
@@ -229,13 +236,20 @@ FAMILY_VARIANTS: tuple[tuple[str, str, CellValues], ...] = (
     ("bias", "llama", {"attention_bias": True, "mlp_bias": True}),
     ("normalised", "qwen3_moe", {"norm_topk_prob": True}),
     ("direct-q", "deepseek_v2", {"q_lora_rank": None}),
-    ("mtp", "deepseek_v3", {"num_nextn_predict_layers": 1}),
+    ("mtp", "exaone45", {"text_config.num_nextn_predict_layers": 1}),
     ("tied", "llama", {"tie_word_embeddings": True}),
     # Checkpoints say so, and mean the approximation by tanh.
     ("gelu", "gemma", {"hidden_act": "gelu", "hidden_activation": None}),
 )
 # Those of them that adapters have a part in.
 VARIANTS_WITH_ADAPTERS = frozenset({"direct-q", "tied"})
+# Features that a family's model has with fields of its recipe alone.
+SWITCHED: Mapping[str, tuple[str, ...]] = {
+    "mtp": (
+        *("qwen3_next", "qwen3_5", "deepseek_v3", "nemotron_h", "glm47_flash", "glm4"),
+        *("mimo_v2_flash", "exaone_moe", "step35", "hy_v3", "bailing_moe"),
+    )
+}
 # Families with code of their own for parts of a model, and the layout that takes it there.
 FAMILY_LAYOUTS: tuple[tuple[str, str, Mapping[str, int | bool]], ...] = (
     # Linear attention, norms over all heads, latent attention: cut over ranks.
@@ -286,10 +300,11 @@ _SETTINGS: Mapping[str, CellValues] = {
     "qwen35_vl": _LINEAR,
     "exaone_moe": {"moe_z_loss_coeff": None},
 }
-# Families that are imported and exported alone, and why.
+# Families and cells that are imported and exported alone, and why.
 UNTRAINED: Mapping[str, str] = {
     "gemma2": "PyTorch's flexible attention, which Bridge takes for it, has no backward on a CPU",
     "nemotron_h": "its state space layers have no form on a CPU",
+    "exaone45-mtp": "the forward of Bridge's model hands its MTP layer no tokens",
 }
 # Families without a cell, and why.
 NOT_RUN: Mapping[str, str] = {"falcon_h1": "its state space layers have no form on a CPU"}
@@ -342,6 +357,7 @@ FAMILIES = (
     "bailing_moe",
     "hy_v3",
     "sarvam",
+    "sarvam_mla",
     "step35",
     "step37",
 )

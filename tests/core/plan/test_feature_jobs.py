@@ -10,6 +10,8 @@ from verl_e2e.config.validation import ConfigError
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.space import ModelWant
+from verl_e2e.core.plan.job_models import made_model
 from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_jobs, lint_policy
 from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.plan import plan
@@ -118,6 +120,40 @@ def test_a_family_runs_its_synthetic_model_where_that_alone_has_what_is_asked_fo
     )
     # No other family's job is there for what the synthetic model has.
     assert ("4-feature-both" in found) is ("moe" in absent and "moe/a.py" in paths)
+
+
+SWITCHED = VISION.replace("without: [mtp]", "switched: {mtp: {layers: 1}}").replace(
+    "checkpoint: {model_id: tiny/vision, features: [sound, mtp]}\n    ", ""
+)
+
+
+@pytest.mark.parametrize(
+    ("paths", "wanted", "shown", "absent"),
+    (
+        # A model with the feature is made where that is asked for alone.
+        (("models/vision.py",), {}, ["moe"], ("mtp",)),
+        (("models/vision.py", "moe/a.py"), {}, ["moe"], ()),
+        (("models/vision.py", "mtp/a.py"), {"layers": 1}, ["mtp"], ()),
+        (("models/vision.py", "moe/a.py", "mtp/a.py"), {"layers": 1}, ["moe", "mtp"], ()),
+    ),
+)
+def test_a_synthetic_model_has_a_feature_by_fields_where_it_is_asked_for(
+    paths: tuple[str, ...], wanted: dict[str, object], shown: list[str], absent: tuple[str, ...]
+) -> None:
+    policy = load_policy(SWITCHED, "policy.yml")
+    assert not [found for found in lint_alone(policy) if "cannot be shown" in found]
+    job = jobs(*paths, policy=SWITCHED)["4-feature-vision"]
+    assert job.checkpoint is not None
+    assert job.checkpoint.synthetic is not None
+    assert (job.checkpoint.synthetic.wanted, names(job), job.absent) == (wanted, shown, absent)
+    assert job.model.shows("mtp") is bool(wanted)
+    assert policy.recipes["vision"]["switched"] == {"mtp": {"layers": 1}}
+    # What a condition wants of the model joins these fields.
+    want = ModelWant(family="vision", features=frozenset({"mtp"}), fields={"window": 3})
+    made = made_model(want, policy)
+    assert made is not None
+    assert made.synthetic is not None
+    assert made.synthetic.wanted == {"layers": 1, "window": 3}
 
 
 def test_a_feature_that_only_the_synthetic_model_has_is_a_promise_that_is_kept() -> None:

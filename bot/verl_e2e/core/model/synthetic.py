@@ -51,6 +51,12 @@ _FACTOR = r"([0-9]+|[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*)"
 Dimension = Size | Annotated[str, StringConstraints(pattern=rf"^{_FACTOR}(\*{_FACTOR})*$", max_length=120)]
 
 
+# How checkpoints name MTP layers, and what these have.
+MtpNames = Literal[
+    "appended", "appended_dense", "appended_final", "appended_shared", "apart", "apart_dense", "hybrid", "mimo"
+]
+
+
 class ModelSizes(DescribedDocument):
     """The sizes of a synthetic text model."""
 
@@ -148,8 +154,8 @@ class Recipe(DescribedDocument):
     """Fields that hold a size, where the rules do not know it by the field's name, and that size."""
     published: Published | None = None
     """Where transformers has but a class with the same layers, or saves other names; null: all is the family's own."""
-    mtp: Literal["appended", "mimo"] | None = None
-    """How checkpoints name MTP layers, made where `num_nextn_predict_layers` asks for them; null: none can be."""
+    mtp: MtpNames | None = None
+    """How checkpoints name MTP layers, made where the configuration has a number of them; null: none can be."""
     tokens: dict[Identifier, Token] = Field(default_factory=dict)
     """Fields that hold the id of a special token, and that token; the tokenizer gets it."""
     named_tokens: tuple[Token, ...] = ()

@@ -9,7 +9,6 @@ from verl_e2e.core.model.space import POINTS, VARIANTS, ModelWant, variants_of
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.outline import JobOutline, with_obstacles
 from verl_e2e.core.plan.policy import Family, Feature, Policy, Rule, SymbolRule
-from verl_e2e.core.plan.synthetic_models import synthetic_checkpoint
 
 _SMOKE = variants_of(Level.SMOKE)[0].job_id
 
@@ -81,7 +80,8 @@ def made_model(model: ModelWant, policy: Policy) -> Checkpoint | None:
         recipe = family.synthetic if model.family in ("", family.name) else None
         features = {*family.features} - {*recipe.without} if recipe else set()
         if recipe and of_models <= features:
-            return synthetic_checkpoint(recipe.recipe, family.name, model.fields)
+            made = family.made_for(model.features, model.fields)
+            return made.checkpoint if made else None
     return None
 
 
@@ -123,7 +123,7 @@ def feature_jobs(asking: tuple[Classified, ...], policy: Policy) -> tuple[JobOut
     )
     for family in policy.families:
         unread = {feature.name for feature in policy.features if not feature.is_read_of(family.name)}
-        had = open_tags & {*_had(family, family.checkpoint, policy)} - unread
+        had = open_tags & {*_had(family, policy.checkpoint_for(family, open_tags), policy)} - unread
         if family.checkpoint and had and family not in touched:
             jobs.append(_of_family(family, had | settings, policy))
             open_tags -= had
@@ -134,7 +134,9 @@ def job_of_model(model: ModelWant, policy: Policy) -> JobOutline:
     """The job of level 4 for a family, or for features, that a condition in the code asks for."""
     named = next((family for family in policy.families if family.name == model.family), None)
     able = (
-        item for item in policy.families if item.checkpoint and model.features <= {*_had(item, item.checkpoint, policy)}
+        item
+        for item in policy.families
+        if item.checkpoint and model.features <= {*_had(item, policy.checkpoint_for(item, model.features), policy)}
     )
     family = named if model.family else next(able, None)
     if family is None or not (model.family or model.features & {*family.features}):

@@ -1,7 +1,6 @@
 """The policy: the file `.github/verl-e2e.yml` as one frozen document, each key described where it is declared."""
 
 from collections.abc import Collection, Iterable, Mapping
-from itertools import chain
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
@@ -36,10 +35,10 @@ from verl_e2e.core.model.jobs import (
 from verl_e2e.core.model.known_defects import KnownDefect, QuarantinedCause, RetryRules
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS
-from verl_e2e.core.model.settings import Axis, Value
+from verl_e2e.core.model.settings import Axis, FieldValue, Value
 from verl_e2e.core.model.space import VARIANTS, JobPoint, ModelShape
-from verl_e2e.core.model.synthetic import Recipe
-from verl_e2e.core.plan.synthetic_models import WEIGHTS_GIB, synthetic_checkpoint, synthetic_id
+from verl_e2e.core.model.synthetic import FieldName, Recipe
+from verl_e2e.core.plan.synthetic_models import NO_FIELDS, WEIGHTS_GIB, synthetic_checkpoint, synthetic_id
 from verl_e2e.core.text.escape import suggest
 
 _Variants = tuple[Annotated[str, name_among({variant.job_id for variant in VARIANTS}, "a variant")], ...]
@@ -107,6 +106,12 @@ class SyntheticModel(Recipe):
 
     without: tuple[Text, ...] = ()
     """Features of the family that a run of it does not activate."""
+    switched: dict[Text, dict[FieldName, FieldValue]] = Field(default_factory=dict)
+    """Features of the family that it has with these fields alone; they are given where the feature is asked for."""
+
+    def fields_for(self, features: Collection[str]) -> dict[str, FieldValue]:
+        """The fields by which it has these features."""
+        return {name: value for key, given in self.switched.items() if key in features for name, value in given.items()}
 
     @property
     def recipe(self) -> Recipe:
@@ -231,10 +236,11 @@ class Family(DescribedDocument):
             return self
         if self.no_synthetic:
             raise UnfitError("synthetic: and no_synthetic: are both given", "keep one of them")
-        unlisted = sorted({*self.synthetic.without} - {*self.features})
-        if unlisted:
-            what = f"synthetic.without: the family's features: do not list {' and '.join(unlisted)}"
-            raise UnfitError(what, "remove it, or add it to features")
+        for key in ("without", "switched"):
+            unlisted = sorted({*getattr(self.synthetic, key)} - {*self.features})
+            if unlisted:
+                what = f"synthetic.{key}: the family's features: do not list {' and '.join(unlisted)}"
+                raise UnfitError(what, "remove it, or add it to features")
         return self
 
     @property
@@ -245,11 +251,23 @@ class Family(DescribedDocument):
     @property
     def made(self) -> Model | None:
         """The synthetic model; None where none can be made."""
+        return self.made_for(())
+
+    def made_for(self, asked: Collection[str], wanted: Mapping[str, FieldValue] = NO_FIELDS) -> Model | None:
+        """The synthetic model with the fields of the features asked for, and others; None where none can be made."""
         if self.synthetic is None:
             return None
-        made = synthetic_checkpoint(self.synthetic.recipe, self.name)
-        features = tuple(name for name in self.features if name not in self.synthetic.without)
-        return Model(**dict(made), features=features, weights_gib=WEIGHTS_GIB)
+        made = synthetic_checkpoint(self.synthetic.recipe, self.name, {**self.synthetic.fields_for(asked), **wanted})
+        return Model(**dict(made), features=self.features_of(made), weights_gib=WEIGHTS_GIB)
+
+    def features_of(self, made: Checkpoint) -> tuple[str, ...]:
+        """The family's features that its synthetic model has, by the fields that are wanted of it."""
+        model = self.synthetic
+        if model is None or made.synthetic is None:
+            return ()
+        wanted = made.synthetic.wanted
+        off = {name for name, given in model.switched.items() if not given.items() <= wanted.items()}
+        return tuple(name for name in self.features if name not in model.without and name not in off)
 
     def has_model(self, model_id: str) -> bool:
         """Whether its own checkpoint or its synthetic one is of this name."""
@@ -551,7 +569,11 @@ class Policy(PolicyFile):
     def recipes(self) -> dict[str, dict[str, JsonValue]]:
         """How a rehearsal makes the model of each family that has a recipe, by the family's name."""
         made = ((family.name, family.synthetic) for family in self.families)
-        return {name: synthetic.recipe.model_dump(mode="json") for name, synthetic in made if synthetic is not None}
+        return {
+            name: synthetic.model_dump(mode="json", exclude={"without"})
+            for name, synthetic in made
+            if synthetic is not None
+        }
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -568,10 +590,11 @@ class Policy(PolicyFile):
             return UNDECLARED
         # Most families cannot be meant, and making a synthetic model costs more than asking for its name.
         families = [family for family in self.families if family.has_model(checkpoint.model_id)]
-        made = (model for family in families if (model := family.made) is not None)
-        named = (model for model in chain(self._models(families), made) if model.model_id == checkpoint.model_id)
-        # A synthetic model has the features of its family, whatever fields a job wants of it.
-        declared = (model.facts for model in named if checkpoint.synthetic or model.checkpoint == checkpoint)
+        if checkpoint.synthetic is not None:
+            wanted = checkpoint.synthetic.wanted
+            return next((made.facts for family in families if (made := family.made_for((), wanted))), UNDECLARED)
+        named = (model for model in self._models(families) if model.model_id == checkpoint.model_id)
+        declared = (model.facts for model in named if model.checkpoint == checkpoint)
         return next((facts for facts in declared if facts != UNDECLARED), UNDECLARED)
 
     def checkpoint_for(self, family: Family, asked: Collection[str]) -> Checkpoint | None:
@@ -580,12 +603,12 @@ class Policy(PolicyFile):
         A named checkpoint shows pretrained weights, so it stays unless the synthetic model has all that it has of these
         features, and more.
         """
-        named = family.checkpoint
+        named = family.named.checkpoint if family.named else None
+        made = family.made_for(asked)
+        if named is None or made is None:
+            return made.checkpoint if made else named
         missing = self._missing(named, asked)
-        if family.named is None or not missing or family.made is None:
-            return named
-        made = family.made.checkpoint
-        return made if self._missing(made, asked) < missing else named
+        return made.checkpoint if self._missing(made.checkpoint, asked) < missing else named
 
     def _missing(self, checkpoint: Checkpoint | None, asked: Collection[str]) -> frozenset[str]:
         """The features that a checkpoint is known not to have."""

@@ -9,12 +9,40 @@ import math
 from pathlib import Path
 
 WEIGHTS = "model.safetensors"
-# By how checkpoints name MTP layers: where a layer lies, the norms that it has besides those of any layer, and the
-# matrix that takes an embedding and a hidden state, one after the other.
+# By how checkpoints name MTP layers: the other layers whose tensors one has, by their numbers; where these lie; the
+# norms that it has besides, next to the first or the last of these or elsewhere; and the matrix that takes an embedding
+# and a hidden state, one after the other.
 MTP = {
-    "appended": ("model.layers.{after}.", ("enorm", "hnorm", "shared_head.norm"), "eh_proj"),
-    "mimo": ("model.mtp_layers.{number}.", ("token_layernorm", "hidden_layernorm", "final_layernorm"), "input_proj"),
+    "appended": ((-1,), "model.layers.{after}.", ("{0}enorm", "{0}hnorm", "{0}shared_head.norm"), "{0}eh_proj"),
+    "appended_final": ((-1,), "model.layers.{after}.", ("{0}enorm", "{0}hnorm", "{0}final_layernorm"), "{0}eh_proj"),
+    "mimo": (
+        *((-1,), "model.mtp_layers.{flat}."),
+        *(("{0}token_layernorm", "{0}hidden_layernorm", "{0}final_layernorm"), "{0}input_proj"),
+    ),
+    "apart": (
+        (-1,),
+        "mtp.layers.{flat}.",
+        ("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm"),
+        "mtp.fc",
+    ),
+    # An attention layer and one of experts.
+    "hybrid": ((2, 1), "mtp.layers.{flat}.", ("{0}enorm", "{0}hnorm", "{1}final_layernorm"), "{0}eh_proj"),
 }
+# The same without experts, as the first layer is.
+MTP["apart_dense"] = ((0,), *MTP["apart"][1:])
+MTP["appended_dense"] = (
+    (0,),
+    MTP["appended"][1],
+    ("{0}enorm", "{0}hnorm", "{0}transformer.shared_head.norm"),
+    "{0}eh_proj",
+)
+# The same with a copy of the embedding and of the output layer in each.
+MTP["appended_shared"] = MTP["appended"]
+COPIES = {"embed_tokens.weight": "model.embed_tokens.weight", "shared_head.head.weight": "lm_head.weight"}
+# What a configuration calls the number of MTP layers, where layers of the text model lie, and a norm as wide as it.
+MTP_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+LAYERS = ("model.layers.", "model.language_model.layers.", "backbone.layers.")
+NORMS = ("input_layernorm", "post_attention_layernorm", "norm")
 
 
 def publish(recipe, folder):
@@ -25,16 +53,17 @@ def publish(recipe, folder):
 
     file, published = Path(folder, "config.json"), recipe.get("published")
     config = json.loads(file.read_text())
-    layers = config.get("num_nextn_predict_layers") if recipe.get("mtp") else 0
+    text = config.get("text_config") or config
+    layers = next((text[name] for name in MTP_COUNTS if text.get(name)), 0) if recipe.get("mtp") else 0
     if not published and not layers:
         return 0
     tensors = load_file(Path(folder, WEIGHTS))
     own = sum(tensor.numel() for tensor in tensors.values())
-    after = config.get("num_hidden_layers", 0)
-    for name, (like, widths) in mtp_layers(tensors, recipe["mtp"], layers or 0, after).items():
+    after = text.get("num_hidden_layers") or len(text.get("layers_block_type") or ())
+    for name, (like, widths) in mtp_layers(tensors, recipe["mtp"], layers, after).items():
         other = tensors[like]
-        shaped = other if widths == 1 else other.new_empty(len(other), widths * len(other))
-        tensors[name] = new_weight(name, shaped, recipe["seed"])
+        shaped = other.new_empty(len(other), widths * len(other)) if widths == 2 else other
+        tensors[name] = new_weight(name, shaped, recipe["seed"]) if widths else other.clone()
     if published:
         gates = head_gates(tensors, published["head_gates"], config.get("num_attention_heads"))
         tensors |= {name: new_weight(name, shape, recipe["seed"]) for name, shape in gates.items()}
@@ -51,17 +80,23 @@ def publish(recipe, folder):
 
 
 def mtp_layers(names, style, layers, after):
-    """The tensors of MTP layers, each with the tensor that it is like: as wide, or two of these vectors wide.
+    """The tensors of MTP layers, each with the tensor that it is like: as wide, twice as wide, or (0) equal.
 
-    `after` is the number of other layers, whose last one has what an MTP layer has too.
+    `after` is the number of other layers.
     """
     made = {}
     for number in range(layers):
-        place, norms, joint = MTP[style]
-        prefix, last = place.format(number=number, after=after + number), f"model.layers.{after - 1}."
-        made |= {prefix + name.removeprefix(last): (name, 1) for name in names if name.startswith(last)}
-        made |= {f"{prefix}{name}.weight": (f"{last}input_layernorm.weight", 1) for name in norms}
-        made[f"{prefix}{joint}.weight"] = (f"{last}input_layernorm.weight", 2)
+        alike, place, norms, joint = MTP[style]
+        start = next(start for start in LAYERS if any(name.startswith(start) for name in names))
+        others = [f"{start}{like % after}." for like in alike]
+        own = [place.format(after=after + number, flat=number * len(alike) + at) for at in range(len(alike))]
+        for other, prefix in zip(others, own, strict=True):
+            made |= {prefix + name.removeprefix(other): (name, 1) for name in names if name.startswith(other)}
+        wide = next(name for norm in NORMS if (name := f"{others[0]}{norm}.weight") in names)
+        made |= {f"{norm.format(own[0], own[-1])}.weight": (wide, 1) for norm in norms}
+        made[f"{joint.format(own[0])}.weight"] = (wide, 2)
+        if style == "appended_shared":
+            made |= {own[0] + name: (other, 0) for name, other in COPIES.items()}
     return made
 
 

@@ -34,8 +34,9 @@ def asked_recipe(cell, recipe):
     """The family's recipe with the cell's fields and sizes."""
     layers = recipe["least_layers"] if cell.family in cells.DEEPER else cells.SIZES["layers"]
     sizes = {**cells.SIZES, "head_size": recipe["head_size"], "layers": layers, **cell.sizes}
-    wanted = {**recipe.get("wanted", {}), **cell.fields}
-    return {**recipe, "seed": recipe["seed"] + SEED, "wanted": wanted, "sizes": sizes}
+    own = {name: value for name, value in recipe.items() if name != "switched"}
+    wanted = {**recipe.get("wanted", {}), **recipe["switched"].get(cell.feature, {}), **cell.fields}
+    return {**own, "seed": recipe["seed"] + SEED, "wanted": wanted, "sizes": sizes}
 
 
 def make(cell, recipe, work):
