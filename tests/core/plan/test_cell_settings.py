@@ -68,6 +68,20 @@ def wanted(*names: str, moved: bool = False) -> list[tuple[dict[Axis, Value], st
     return [(dict(want.axes), want.model.family, dict(want.model.fields)) for want in wants]
 
 
+def test_a_cell_with_a_feature_of_its_recipe_wants_a_model_that_has_it() -> None:
+    plain, switched = (
+        CellRow(name=name, family="deepseek_v3", settings=given)
+        for name, given in (("deepseek_v3-plain", {}), ("deepseek_v3-mtp", {"feature": "mtp"}))
+    )
+    table = CellTable((*ROWS, plain, switched), POLICY)
+    at = len(ROWS) + 1
+    assert table.settings[at].possible
+    (want,) = table.wants(frozenset({at}), moved=False)
+    assert (want.model.family, want.model.features, want.model.fields) == ("deepseek_v3", {"mtp"}, {})
+    # The plain cell is another one, which its counterpart is not.
+    assert table.settings[at].key != table.settings[at - 1].key
+
+
 def test_training_without_adapters_is_wanted_only_where_its_counterpart_stays_out() -> None:
     assert wanted("qwen2-plain", "qwen2-lora") == [({}, "qwen2", {})]
     assert wanted("qwen2-plain") == [(NONE, "qwen2", {})]

@@ -31,6 +31,8 @@ class CellSettings:
     axes: Mapping[Axis, Value] = field(default_factory=dict)
     # Fields of the model's configuration that differ from the family's usual ones.
     fields: Mapping[str, FieldValue] = field(default_factory=dict)
+    # A feature that its model has by fields of the recipe, empty where there is none.
+    feature: str = ""
     # Whether its adapters are drawn, and so add something before a step.
     filled: bool = False
     # Whether a job can have all that its row asks for.
@@ -39,7 +41,7 @@ class CellSettings:
     @property
     def key(self) -> str:
         """Equal for cells that differ by their family alone."""
-        return repr((sorted(self.axes.items()), sorted(self.fields.items()), self.filled, self.possible))
+        return repr((sorted(self.axes.items()), sorted(self.fields.items()), self.feature, self.filled, self.possible))
 
 
 @dataclass(frozen=True)
@@ -123,10 +125,11 @@ class CellTable:
             family = found.family
             if self.stands_in(self.usual_family, family, entered):
                 family = self.usual_family
-            key = repr((axes, dict(found.fields), family))
+            model = ModelWant(family, dict(found.fields), frozenset(filter(None, [found.feature])))
+            key = repr((axes, model))
             if key not in seen:
                 seen.add(key)
-                yield Want(self.rows[at].name, axes, ModelWant(family, dict(found.fields)))
+                yield Want(self.rows[at].name, axes, model)
 
 
 def _settings(row: CellRow, usual: Mapping[str, Mapping[str, object]]) -> CellSettings:
@@ -160,7 +163,8 @@ def _settings(row: CellRow, usual: Mapping[str, Mapping[str, object]]) -> CellSe
     filled = bool(adapter) and row.settings.get("filled", True) is not False
     # The model's configuration and a recipe's have these fields in different places.
     fields = {re.sub(r"^rope_parameters\.", "rope_scaling.", name): value for name, value in own["fields"].items()}
-    return CellSettings(row.family, differing, fields, filled, possible)  # type: ignore[arg-type]
+    feature = str(given.get("feature", ""))
+    return CellSettings(row.family, differing, fields, feature, filled, possible)  # type: ignore[arg-type]
 
 
 def _mapping(value: object) -> Mapping[str, object]:
