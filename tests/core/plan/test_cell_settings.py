@@ -69,15 +69,13 @@ def wanted(*names: str, moved: bool = False) -> list[tuple[dict[Axis, Value], st
 
 
 def test_a_cell_with_a_feature_of_its_recipe_wants_a_model_that_has_it() -> None:
-    plain, switched = (
-        CellRow(name=name, family="deepseek_v3", settings=given)
-        for name, given in (("deepseek_v3-plain", {}), ("deepseek_v3-mtp", {"feature": "mtp"}))
-    )
+    plain = CellRow(name="deepseek_v3-plain", family="deepseek_v3")
+    switched = CellRow(name="deepseek_v3-mtp", family="deepseek_v3", settings={"feature": "mtp"})
     table = CellTable((*ROWS, plain, switched), POLICY)
     at = len(ROWS) + 1
     assert table.settings[at].possible
     (want,) = table.wants(frozenset({at}), moved=False)
-    assert (want.model.family, want.model.features, want.model.fields) == ("deepseek_v3", {"mtp"}, {})
+    assert (want.model.family, want.model.features, dict(want.model.fields)) == ("deepseek_v3", frozenset({"mtp"}), {})
     # The plain cell is another one, which its counterpart is not.
     assert table.settings[at].key != table.settings[at - 1].key
 
