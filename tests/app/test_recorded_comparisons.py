@@ -190,6 +190,33 @@ def test_gradients_that_no_rank_averaged_fail_against_the_merge_base_too(tmp_pat
     )
 
 
+@pytest.mark.parametrize("has_mbridge", [True, False])
+def test_a_known_good_run_is_shown_and_decides_nothing(tmp_path: Path, has_mbridge: bool) -> None:
+    folder = shutil.copytree(RUNS / "level2-dp2", tmp_path / "run")
+    if not has_mbridge:
+        text = (folder / "environment.json").read_text().replace('"mbridge": ', '"another": ')
+        (folder / "environment.json").write_text(text)
+    job = FOLDERS.record(folder).job
+    assert job is not None
+    beside = job.model_copy(update={"site": job.site.model_copy(update={"known_good": True})})
+    # On two GPUs it gives another run, which differs by more than any tolerance.
+    host = _Recordings("level2-unsharded")
+    services = FollowUpServices(host, FOLDERS, None)
+    verdict = follow_up(beside, folder, AS_ASKED, services, lambda _: None)
+    assert verdict.result is Result.PASS
+    ran = ["0-unsharded on e538", "0-known-good on e538"]
+    assert host.jobs == (ran if has_mbridge else ran[:1])
+    titles = [report.title for report in verdict.reports]
+    (row,) = (row for row in verdict.related if row.startswith("known-good run through mbridge"))
+    if has_mbridge:
+        assert titles[1].endswith("the known-good run through mbridge")
+        assert verdict.reports[1].comparison.beyond
+        assert "in related/known_good" in row
+    else:
+        assert len(titles) == 1
+        assert row.endswith("not made, this host does not have the package mbridge")
+
+
 @pytest.mark.parametrize("reference", ["", "level0-dataset-missing", "level0-lora-exception"])
 def test_without_a_good_reference_run_a_parity_job_is_blocked(tmp_path: Path, reference: str) -> None:
     folder = shutil.copytree(RUNS / "level2-dp2", tmp_path / "run")

@@ -297,6 +297,8 @@ def recording_note(record: Record) -> str:
 INTERRUPTED = "interrupted"
 # The roles whose runs serve later jobs as well.
 _KEPT = (Role.MERGE_BASE, Role.UNSHARDED)
+_MBRIDGE = "mbridge"
+_NO_MBRIDGE = f"this host does not have the package {_MBRIDGE}"
 _NOT_BEGUN = "its run could not begin"
 
 
@@ -335,7 +337,12 @@ def _follow_up(
     job: Job, folder: Path, allowed: Allowed, services: FollowUpServices, say: Say
 ) -> tuple[Verdict, LogFacts | None]:
     """The verdict, and what the job's own log says."""
-    history = services.folders.record(folder).related
+    record = services.folders.record(folder)
+    history = record.related
+    has_mbridge = record.environment is not None and _MBRIDGE in record.environment.packages
+    if not has_mbridge and related_runs.job_of(Role.KNOWN_GOOD, job) is not None:
+        roles, not_run = allowed.roles - {Role.KNOWN_GOOD}, {**allowed.not_run, Role.KNOWN_GOOD: _NO_MBRIDGE}
+        allowed = replace(allowed, roles=roles, not_run=not_run)
     verdict, facts = judge_run(services.folders, folder)
     while asked := followups(job, verdict, history, allowed):
         try:

@@ -7,6 +7,7 @@ import pytest
 
 from tests.core.builders import judged, make_job
 from tests.core.executions import REMOVED, TRANSFORM, change
+from verl_e2e.core.compare.jobs import job_differences
 from verl_e2e.core.judge.case import planned_phases
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.table import Criterion
@@ -46,9 +47,11 @@ PARITY = make_job(
     Level.PARALLELISM,
     "dp2-parity",
     gpu_count=2,
-    wrapper={"NUM_GPUS": "2"},
+    wrapper={"NUM_GPUS": "2", "LORA_RANK": "0"},
     overrides=Axis.PARITY.in_verl(value=True).overrides,
 )
+BESIDE = PARITY.model_copy(update={"site": PARITY.site.model_copy(update={"known_good": True})})
+ADAPTED = BESIDE.model_copy(update={"wrapper": {**PARITY.wrapper, "LORA_RANK": "4"}})
 SMOKE = make_job()
 MARK = ("no_exception: ValueError: planted",)
 
@@ -88,6 +91,7 @@ UNSTEADY = replace(
 )
 UNINTERRUPTED = ran(Role.UNINTERRUPTED)
 PARALLEL = verdict(Result.PASS, parallel_sizes=State.MET, parity=State.WAIVED)
+COMPARED = verdict(Result.PASS, parallel_sizes=State.MET, parity=State.MET)
 COMPARABLE = verdict(Result.BLOCKED, Stage.TRAIN_STEP, parallel_sizes=State.MET, parity=State.MISSING)
 UNPROVEN = verdict(Result.BLOCKED, Stage.TRAIN_STEP, parallel_sizes=State.MISSING, parity=State.MISSING)
 DIFFERS = replace(
@@ -96,7 +100,8 @@ DIFFERS = replace(
     decided_by=Criterion.PARITY,
 )
 FLAT = verdict(Result.BLOCKED, Stage.LEARNING_SIGNAL, learning_signal=State.MISSING)
-M, R, U, W, T = Role.MERGE_BASE, Role.RETRY, Role.UNINTERRUPTED, Role.WITHOUT_SAVE, Role.UNSHARDED
+M, R, U, W = Role.MERGE_BASE, Role.RETRY, Role.UNINTERRUPTED, Role.WITHOUT_SAVE
+T, K = Role.UNSHARDED, Role.KNOWN_GOOD
 
 ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Role, ...]], ...] = (
     ("a pass of level 0", SMOKE, verdict(Result.PASS), (), ALLOWED, ()),
@@ -166,6 +171,12 @@ ASKED: tuple[tuple[str, Job, Verdict, tuple[RelatedRun, ...], Allowed, tuple[Rol
     ("a parity job whose reference did not pass", PARITY, COMPARABLE, (ran(T, Result.BLOCKED),), ALLOWED, ()),
     ("a parity job that differs", PARITY, DIFFERS, (ran(T),), ALLOWED, (M,)),
     ("a parity job that differs, base passed", PARITY, DIFFERS, (ran(T), PASSED_BASE), ALLOWED, (R,)),
+    ("a parity job where mbridge is at hand", BESIDE, COMPARABLE, (), ALLOWED, (T,)),
+    ("one that was compared", BESIDE, COMPARED, (ran(T),), ALLOWED, (K,)),
+    ("one with both", BESIDE, COMPARED, (ran(T), ran(K, Result.BLOCKED)), ALLOWED, ()),
+    ("one that differs", BESIDE, DIFFERS, (ran(T),), ALLOWED, (M, K)),
+    ("one with adapters", ADAPTED, COMPARED, (ran(T),), ALLOWED, ()),
+    ("one on a site without", PARITY, COMPARED, (ran(T),), ALLOWED, ()),
     ("sizes that are not there for parity", DENSE, PARALLEL, (), ALLOWED, ()),
     ("a signal that passes", SIGNAL, verdict(Result.PASS, learning_signal=State.MET), (), ALLOWED, (M,)),
     ("a signal that is flat", SIGNAL, FLAT, (), ALLOWED, (M,)),
@@ -317,6 +328,17 @@ def test_without_saving_under_fsdp_is_a_level_3_run_and_another_level_stays_what
 def test_what_never_saves_or_is_another_script_has_no_reference_run() -> None:
     assert without_saving(SMOKE, "x") is None
     assert without_saving(RESUME.model_copy(update={"script": "examples/other.sh"}), "x") is None
+
+
+def test_the_known_good_run_differs_in_the_bridge_alone() -> None:
+    made = job_of(K, BESIDE)
+    assert made is not None
+    assert (made.id, made.level, made.gpu_count, made.overrides) == ("0-known-good", Level.SMOKE, 2, PARITY.overrides)
+    differing = {name for name in made.wrapper if made.wrapper[name] != BESIDE.wrapper.get(name)}
+    assert differing == {"VANILLA_MBRIDGE"}
+    keys = {key for key, value in made.expected.items() if BESIDE.expected.get(key, value) != value}
+    assert keys <= {f"actor_rollout_ref.{role}.megatron.vanilla_mbridge" for role in ("actor", "ref")}
+    assert job_differences(BESIDE, made) == ("VANILLA_MBRIDGE differs: False and True.",)
 
 
 def test_the_unsharded_job_takes_one_gpu() -> None:

@@ -14,7 +14,7 @@ _SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
 _VIRTUAL_VARIABLE = re.compile(r"[A-Z]+_VPP")
 _SIZE_KEY = re.compile(r"\+{0,2}([\w.]*_parallel_size|trainer\.(n_gpus_per_node|nnodes))")
 _MICRO_BATCH_KEY = re.compile(r"[\w.]+\.ppo_max_token_len_per_gpu")
-UNSHARDED = "unsharded"
+UNSHARDED, KNOWN_GOOD = "unsharded", "known-good"
 
 
 def is_parity(job: Job) -> bool:
@@ -46,13 +46,26 @@ def unsharded(job: Job) -> Job:
     # What fills the stages of a pipeline goes too; a bound of the site is for the memory of its GPUs.
     filling = {item for item in job.overrides if _MICRO_BATCH_KEY.fullmatch(_key(item))} - {*job.site.overrides}
     overrides = tuple(item for item in job.overrides if not _SIZE_KEY.fullmatch(_key(item)) and item not in filling)
+    return _reference(job, UNSHARDED, wrapper, overrides, gpu_count=1, needs=job.site.needs_of(1))
+
+
+def through_mbridge(job: Job) -> Job | None:
+    """The same training through verl's older bridge; None where the site asks for none or that bridge cannot train it.
+
+    verl refuses adapters with it (MegatronEngine).
+    """
+    wrapper = {**job.wrapper, "VANILLA_MBRIDGE": "True"}
+    able = job.site.known_good and is_parity(job) and job.wrapper.get("LORA_RANK") == "0"
+    return _reference(job, KNOWN_GOOD, wrapper, job.overrides) if able else None
+
+
+def _reference(job: Job, variant: str, wrapper: dict[str, str], overrides: tuple[str, ...], **more: object) -> Job:
+    """A job of level 0 that another one is compared with."""
     changes: dict[str, object] = {
         # Without the name of the job: those of one training are one run, which a host keeps.
-        "id": f"{int(Level.SMOKE)}-{UNSHARDED}",
+        "id": f"{int(Level.SMOKE)}-{variant}",
         "level": Level.SMOKE,
-        "variant": UNSHARDED,
-        "gpu_count": 1,
-        "needs": job.site.needs_of(1),
+        "variant": variant,
         "bridge_tests": (),
         "require_bridge_checks": False,
         # A reference run says nothing of its own time.
@@ -60,6 +73,7 @@ def unsharded(job: Job) -> Job:
         # What the change must execute is for the job to show that this one is compared with.
         "changed": NO_CODE,
         **NO_PURPOSES,
+        **more,
     }
     gone = {_key(override).lstrip("+") for override in {*job.overrides} - {*overrides}}
     kept = {key: value for key, value in job.expected.items() if key not in gone}

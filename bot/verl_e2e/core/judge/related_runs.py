@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
 
-from verl_e2e.core.compare.jobs import is_parity, unsharded
+from verl_e2e.core.compare.jobs import is_parity, through_mbridge, unsharded
 from verl_e2e.core.compare.performance import performance_of
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case, wants_save
@@ -185,8 +185,10 @@ def asks_for_base(case: Case, decision: Decision) -> bool:
 
 
 def related_rows(case: Case) -> tuple[str, ...]:
-    """A sentence for each related run, for the card."""
-    return tuple(
+    """A sentence for each related run, and for one that no criterion asks for and that was not made, for the card."""
+    not_made = case.record.related_not_run.get(Role.KNOWN_GOOD)
+    absent = (f"{Role.KNOWN_GOOD.spoken}: not made, {not_made}",) if not_made else ()
+    return absent + tuple(
         f"{run.role.spoken} ({run.job_id}, Bridge {run.bridge_commit[:12]}"
         f"{', kept from an earlier run' if run.cached else ''}): {ended(run)}, in {run.folder}"
         for run in case.record.related
@@ -384,6 +386,9 @@ def followups(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
         checkpointing = verdict.stage in _CHECKPOINTING and not verdict.undecided and not compared
         if checkpointing and Role.WITHOUT_SAVE not in made:
             ask(Role.WITHOUT_SAVE)
+    # Last, for it decides nothing.
+    if Role.UNSHARDED in made and Role.KNOWN_GOOD not in made:
+        ask(Role.KNOWN_GOOD)
     return tuple(asked.values())
 
 
@@ -393,7 +398,7 @@ def possible_followups(job: Job, allowed: Allowed) -> tuple[str, ...]:
     if job.level is Level.SAVE_RESUME:
         rows.append((Role.UNINTERRUPTED, "when both phases are fine"))
     if job.level is Level.PARALLELISM:
-        rows.append((Role.UNSHARDED, "when the run is fine"))
+        rows += [(Role.UNSHARDED, "when the run is fine"), (Role.KNOWN_GOOD, "when it was compared with that one")]
     if allowed.has_base(job):
         signal = job.level is Level.LEARNING_SIGNAL
         when = f"{allowed.baselines} time(s), whether it passes or fails" if signal else _WHEN_IT_FAILS
@@ -421,6 +426,8 @@ def job_of(role: Role, job: Job, base: MergeBase | None = None) -> Job | None:
             return without_saving(job, "without-save")
         case Role.UNSHARDED:
             return unsharded(job) if is_parity(job) else None
+        case Role.KNOWN_GOOD:
+            return through_mbridge(job)
 
 
 def on_merge_base(job: Job, base: MergeBase) -> Job:

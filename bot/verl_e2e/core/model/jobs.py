@@ -298,6 +298,8 @@ class SiteProfile(DescribedDocument):
     """How code under test is kept apart on this host."""
     needs: SiteNeeds = SiteNeeds()
     """What a job takes of this host, where the usual values do not fit."""
+    known_good: bool = False
+    """Whether parity jobs are trained once more through verl's older bridge, `mbridge`; that run decides nothing."""
     kernel_caches: str | None = None
     """A folder of compiled kernels that the operator filled; each run begins with a copy. Null: with empty caches."""
     cannot_run: dict[Annotated[str, name_among(FEATURES, "a feature")], Text] = Field(default_factory=dict)

@@ -35,6 +35,8 @@ class Role(StrEnum):
     RETRY = "retry"
     # The same job with every parallel size 1.
     UNSHARDED = "unsharded"
+    # The same job through verl's older bridge; it decides nothing.
+    KNOWN_GOOD = "known_good"
 
     @property
     def spoken(self) -> str:
@@ -48,6 +50,7 @@ _TITLES = {
     Role.MERGE_BASE: "same job on the merge base",
     Role.RETRY: "retry on the head",
     Role.UNSHARDED: "unsharded reference run",
+    Role.KNOWN_GOOD: "known-good run through mbridge",
 }
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from verl_e2e.core.compare.jobs import UNSHARDED
+from verl_e2e.core.compare.jobs import KNOWN_GOOD, UNSHARDED
 from verl_e2e.core.judge.case import (
     NOT_PRINTED,
     Case,
@@ -364,8 +364,8 @@ def _config_faults(job: Job, phase: PlannedPhase | None, values: Mapping[str, An
     if isinstance(targets, str) and lookup(values, LORA_TARGETS, NOT_PRINTED) != targets.split(","):
         yield f"{LORA_TARGETS} is {lookup(values, LORA_TARGETS, None)!r:.160}, asked {targets}"
     rank = lookup(values, LORA_RANK, NOT_PRINTED)
-    # The reference of a parallel job trains what that job trains, adapters or the whole model.
-    needs_adapter = job.level is Level.SMOKE and not job.variant.endswith(UNSHARDED)
+    # The references of a parallel job train what that job trains, adapters or the whole model.
+    needs_adapter = job.level is Level.SMOKE and not job.variant.endswith((UNSHARDED, KNOWN_GOOD))
     if needs_adapter and not (isinstance(rank, int) and rank > 0):
         yield f"{LORA_RANK} is {'absent' if rank is NOT_PRINTED else repr(rank)[:80]}, level 0 needs LoRA"
 

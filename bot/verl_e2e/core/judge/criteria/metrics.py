@@ -223,6 +223,10 @@ def reports(case: Case) -> tuple[Report, ...]:
     if unsharded is not None and unsharded.steps:
         title = f"{case.job.id} compared with {unsharded.job_id}, the unsharded reference run"
         found.append(Report(title, _parity_of(case, unsharded)))
+    known_good = _reference(case, Role.KNOWN_GOOD)
+    if known_good is not None and known_good.steps:
+        title = f"{case.job.id} compared with {known_good.job_id}, the known-good run through mbridge"
+        found.append(Report(title, _parity_of(case, known_good), ("It is shown and decides nothing.",)))
     if uninterrupted is not None and uninterrupted.steps:
         before, after, _ = _resumed_of(case, uninterrupted)
         title, step = f"{case.job.id} compared with {uninterrupted.job_id}, step", case.job.steps
