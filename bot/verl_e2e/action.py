@@ -95,6 +95,7 @@ def _order(environ: Mapping[str, str], say: _Say) -> int:
     shutil.rmtree(place.work, ignore_errors=True)
     taken = take_order(request, place)
     say(f"Blocked: {taken.why}" if taken.why else f"{taken.job.id}: the head has not changed, the job may run")
+    core = taken.job.megatron_lm if isinstance(taken.job, Job) else None
     outputs = {
         "go": "false" if taken.why else "true",
         "why": taken.why,
@@ -105,6 +106,7 @@ def _order(environ: Mapping[str, str], say: _Say) -> int:
         "merge-base": taken.merge_base,
         "base-key": taken.job.cells_digest() if isinstance(taken.job, RehearsalJob) else "",
         "megatron-lm": taken.megatron_lm,
+        "megatron-lm-sha": core.commit if core is not None else "",
     }
     _write_outputs(environ, outputs)
     return 0

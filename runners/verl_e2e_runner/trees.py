@@ -118,6 +118,9 @@ def with_clones(job: Ordered, folder: Path) -> Ordered:
             path = parts.path.strip("/").removesuffix(".git").lower()
             folder_of_clone = own / f"{parts.netloc.replace(':', '_')}/{path}.git"
             clones[name] = repository.model_copy(update={"path": str(folder_of_clone)})
+    if isinstance(job, Job) and job.megatron_lm is not None and job.has_core_of_bridge and "bridge" in clones:
+        place = f"{cast('Repository', clones['bridge']).path}/{SUBMODULE}"
+        clones["megatron_lm"] = job.megatron_lm.model_copy(update={"path": place})
     # Bridge's clone holds the one of Megatron-LM.
     fetched = clones.keys() | ({"megatron_lm"} if "bridge" in clones else set())
     kept = {name: origin for name, origin in origins.items() if name in fetched}
@@ -374,14 +377,15 @@ def _patterns(repository: GitRepository, commit: str, name: TreeName, job: Job, 
 
 def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str | None, tuple[Path, ...]]:
     """Megatron-LM's commit and where to look for it; None when Bridge's commit carries it as plain files."""
-    if job.megatron_lm is not None:
-        return job.megatron_lm.commit, (Path(job.megatron_lm.path),)
+    named = job.megatron_lm
+    if named is not None and not job.has_core_of_bridge:
+        return named.commit, (Path(named.path),)
     if not trees.bridge.is_dir():
         raise UnfitRepositoryError(
             "not prepared, because the bridge tree is missing", "fix the bridge repository first"
         )
     repository = open_repository(trees.bridge, base=base)
-    commit = repository.submodule_commit(job.bridge.commit, SUBMODULE)
+    commit = named.commit if named is not None else repository.submodule_commit(job.bridge.commit, SUBMODULE)
     if commit is None and not repository.tree(job.bridge.commit, SUBMODULE):
         raise UnfitRepositoryError(
             f"Bridge {job.bridge.commit} has no {SUBMODULE}",

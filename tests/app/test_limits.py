@@ -30,11 +30,11 @@ class Troubled(DirectAnalysis):
     # Not empty: what is planned may be better the next time.
     passing: list[bool] = field(default_factory=list)
 
-    def plan(self, target: Target, policy: Policy, cells: CellMap | None = None) -> Planned:
+    def plan(self, target: Target, policy: Policy, cells: CellMap | None = None, megatron_lm: str = "") -> Planned:
         self.asked.append("plan")
         if self.planning is not None:
             raise self.planning
-        found = DirectAnalysis.plan(self, target, policy, cells)
+        found = DirectAnalysis.plan(self, target, policy, cells, megatron_lm)
         return replace(found, plan=replace(found.plan, passing=bool(self.passing)))
 
     def judge(self, run: Run, folder: Path) -> Judged:

@@ -154,6 +154,20 @@ def test_megatron_lm_comes_from_the_given_address_whatever_the_head_says(tmp_pat
     assert list(elsewhere.iterdir()) == []
 
 
+def test_another_commit_of_megatron_lm_than_the_pinned_one_is_fetched(tmp_path: Path, base: dict[str, str]) -> None:
+    """As the workflow does it for a command with `mcore_ref=`."""
+    world = make_world(tmp_path / "sources")
+    other = commit(tmp_path / "sources/mlm", {"megatron/core/__init__.py": "VALUE = 3\n"})
+    shutil.rmtree(world.bridge / ".git/modules")
+    script = (str(ROOT / "scripts/fetch-megatron-lm.sh"), "bridge", str(tmp_path / "sources/mlm"))
+    subprocess.run((*script, world.bridge_commit, f"={other}"), cwd=tmp_path / "sources", env=base, check=True)
+    core = Repository(path=f"{world.bridge}/{SUBMODULE}", commit=other)
+    for job, value in ((world.job(megatron_lm=core), 3), (world.job(), 1)):
+        trees = prepare_trees(job, tmp_path / f"work-{value}", base=base)
+        assert not blocking(trees)
+        assert (trees.megatron_lm / "megatron/core/__init__.py").read_text() == f"VALUE = {value}\n"
+
+
 def test_a_commit_of_bridge_without_the_submodule_fetches_nothing(world: World, tmp_path: Path) -> None:
     git(world.verl, "clone", "--quiet", str(world.verl), str(tmp_path / "bridge"))
     script = (str(ROOT / "scripts/fetch-megatron-lm.sh"), "bridge", str(tmp_path / "nowhere"), world.verl_commit)
@@ -320,6 +334,19 @@ def test_the_document_of_an_order_means_the_same_wherever_its_repositories_lie(o
         == portable(ordered).digest()
         == portable(ordered.model_copy(update={"origins": {}})).digest()
     )
+
+
+def test_a_host_that_fetches_takes_another_commit_of_megatron_lm(ordered: Job, world: World, tmp_path: Path) -> None:
+    core = Repository(path=f"{ordered.bridge.path}/{SUBMODULE}", commit=world.megatron_commit)
+    job = ordered.model_copy(update={"megatron_lm": core})
+    placed = with_clones(job, tmp_path / "cache")
+    assert placed.has_core_of_bridge
+    assert same_job(placed, job)
+    trees = prepared(job, tmp_path)
+    assert problems(trees) == ""
+    assert (trees.megatron_lm / "megatron/core/__init__.py").is_file()
+    lost = job.model_copy(update={"megatron_lm": core.model_copy(update={"commit": "1" * 40})})
+    assert f"commit {'1' * 40} could not be fetched" in problems(prepared(lost, tmp_path / "lost"))
 
 
 def test_a_job_of_folders_is_left_as_it_is(world: World, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from tests.fakes.github_standin.repository import Submodule
 from tests.fakes.github_standin.state import WorkflowRun
 from tests.fakes.places import ROOT
 from tests.stories.conftest import POLICY, POLICY_FILE, Story
-from tests.stories.recordings import SMOKE
+from tests.stories.recordings import SMOKE, job_of
 from tests.stories.rehearsals import (
     HEALTHY,
     MOVED,
@@ -23,6 +23,7 @@ from tests.stories.rehearsals import (
 from verl_e2e.core.compare.rehearsal import CellRecord, EnteredCode
 
 CHECK = "verl-e2e / rehearsal"
+PACKAGE = "src/megatron/bridge/__init__.py"
 PACKAGED = ROOT / "bot/verl_e2e/policy/megatron-bridge.yml"
 UNUSED = "src/unused/module.py"
 EXEMPT = "  - {name: unused, paths: [src/unused/], reason: verl never imports it}\n"
@@ -395,4 +396,24 @@ def test_a_bump_whose_commits_are_not_to_be_had_asks_for_every_level_of_a_rule(
     card = world.card(number).replace("\\", "")
     assert "has no repository nvidia/megatron-lm" in card
     assert all(job in card for job in ("1-resume", "2-dense", "3-fsdp", "5-signal"))
+    assert story.service.failures == []
+
+
+def test_a_command_runs_a_level_with_another_megatron_lm_and_looks_for_what_it_changes(story: Story) -> None:
+    world, inner, place = story.world, "megatron/core/optimizer/optimizer.py", "3rdparty/Megatron-LM"
+    core = world.state.add_repository("nvidia/megatron-lm").git
+    text = "class MegatronOptimizer:\n    def __init__(self, x):\n        self.x = {}\n"
+    old, new = (core.commit("refs/heads/main", {inner: text.format(value)}, "c") for value in ("x", "x + 1"))
+    address = f"megatron_lm: {{repository: {world.url}/nvidia/megatron-lm}}\n"
+    reach = "reach: {package: megatron.bridge, roots: [src/], rules: []}\n"
+    world.commit({POLICY_FILE: POLICY + address + reach, PACKAGE: "", place: Submodule(old)}, "Pin it")
+    number = story.open("docs/guide.md")
+    assert world.live_runs() == []
+    story.say("alice", f"/verl-e2e level0 mcore_ref={new}", number)
+    (asked,) = map(job_of, world.live_runs())
+    assert (asked.id.startswith("0-lora-ddp-x"), asked.megatron_lm and asked.megatron_lm.commit) == (True, new)
+    symbol = (f"{place}/{inner}", "MegatronOptimizer.__init__")
+    assert symbol in {(item.path, item.symbol) for item in asked.changed.functions}
+    story.service.go_on()
+    assert f"mcore_ref={new}" in world.card(number).replace("\\", "")
     assert story.service.failures == []

@@ -327,8 +327,11 @@ def _why_no_evidence(record: Record, run: Run) -> str:
 class Analysis(Protocol):
     """The questions. LimitError when an answer would take more than it may."""
 
-    def plan(self, target: Target, policy: Policy, cells: CellMap | None = None) -> Planned:
-        """The plan of a target, by what the cells of its rehearsal entered; None: by the packaged map."""
+    def plan(self, target: Target, policy: Policy, cells: CellMap | None = None, megatron_lm: str = "") -> Planned:
+        """The plan of a target, by what the cells of its rehearsal entered; None: by the packaged map.
+
+        `megatron_lm` is a commit in the place of the one that the head pins.
+        """
         ...
 
     def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
@@ -369,9 +372,12 @@ class DirectAnalysis:
     megatron_lm: Callable[[str, str, tuple[str, ...]], SourceTrees] | None = None
     """The commits of Megatron-LM that a repository's changes name: by its name, the address, and full SHAs."""
 
-    def plan(self, target: Target, policy: Policy, cells: CellMap | None = None) -> Planned:
-        """The plan of a target, by what the cells of its rehearsal entered; None: by the packaged map."""
-        return plan_target(target, policy, self._planner(target), cells)
+    def plan(self, target: Target, policy: Policy, cells: CellMap | None = None, megatron_lm: str = "") -> Planned:
+        """The plan of a target, by what the cells of its rehearsal entered; None: by the packaged map.
+
+        `megatron_lm` is a commit in the place of the one that the head pins.
+        """
+        return plan_target(target, policy, self._planner(target), cells, megatron_lm)
 
     def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
         """What the plan would make of a symbol of the head, were it changed."""

@@ -217,15 +217,28 @@ class Planner:
         self._aside: dict[tuple[str, str], bool] = {}
 
     def plan(
-        self, base: str, head: str, policy: Policy, asked: Iterable[Level] = (), cells: CellMap | None = None
+        self,
+        base: str,
+        head: str,
+        policy: Policy,
+        asked: Iterable[Level] = (),
+        cells: CellMap | None = None,
+        megatron_lm: str = "",
     ) -> Planned:
         """The plan of base..head, with the contract findings and, where a level is required, the Bridge tests.
 
-        `cells` is the map of a rehearsal, of the head or of another commit; None: the packaged one.
+        `cells` is the map of a rehearsal, of the head or of another commit; None: the packaged one. `megatron_lm` is a
+        commit in the place of the one that the head pins.
         OtherRepositoryError where neither side holds the package that the policy is about.
         """
         change = self.repository.change(base, head)
         require_package(self.repository, (change.merge_base or change.base, change.head), policy)
+        if megatron_lm:
+            pin = self.repository.links(change.merge_base or change.base).get(MEGATRON_LM_FOLDER, "")
+            bump = SubmoduleBump(pin.removeprefix("commit ") or None, megatron_lm)
+            others = tuple(item for item in change.paths if item.path != MEGATRON_LM_FOLDER)
+            moved = ChangedPath(MEGATRON_LM_FOLDER, PathStatus.MODIFIED, submodule=bump)
+            change = replace(change, paths=(*others, moved))
         known = cells or packaged_cell_map()
         found = self._with_merge(self._planned(change, policy, asked, known), policy, asked, known)
         if not found.plan.levels:
@@ -625,13 +638,19 @@ def plan_pull(ref: PullRef, readers: PlanReaders) -> Planned:
         return _incomplete(found, *([missing] if missing else []), f"{error}. So the files were not looked into.")
 
 
-def plan_target(target: Target, policy: Policy, planner: Planner, cells: CellMap | None = None) -> Planned:
-    """The plan of a target; where git shows fewer names than GitHub counts files, it asks for everything."""
-    found = planner.plan(target.base_sha, target.head_sha, policy, cells=cells)
+def plan_target(
+    target: Target, policy: Policy, planner: Planner, cells: CellMap | None = None, megatron_lm: str = ""
+) -> Planned:
+    """The plan of a target; where git shows fewer names than GitHub counts files, it asks for everything.
+
+    `megatron_lm` is a commit in the place of the one that the head pins.
+    """
+    found = planner.plan(target.base_sha, target.head_sha, policy, (), cells, megatron_lm)
     missing = _missing(target, found.change)
     if not missing:
         return found
-    return _incomplete(planner.plan(target.base_sha, target.head_sha, policy, tuple(Level), cells), missing)
+    every = planner.plan(target.base_sha, target.head_sha, policy, tuple(Level), cells, megatron_lm)
+    return _incomplete(every, missing)
 
 
 def _missing(target: Target, change: Change) -> str:

@@ -154,7 +154,16 @@ class RequiredJobs:
                 log.warning("%s is planned without the cells of its rehearsal, which take too much", target.head_sha)
             except UserError as error:
                 return Prepared(problem=str(error))
-        wanted = [*_required(found, builder), *_extras(found, policy, entries, builder)]
+
+        def with_core(commit: str) -> Planned:
+            """The plan of the head with another Megatron-LM."""
+            try:
+                return self._recent((*key, "megatron-lm", commit), target, policy, megatron_lm=commit)
+            except UserError:
+                log.warning("%s is not compared with Megatron-LM %s", target.head_sha, commit)
+                return found
+
+        wanted = [*_required(found, builder), *_extras(found, policy, entries, builder, with_core)]
         unique = {job.id: job for job in reversed(wanted)}
         jobs = tuple(job for job in wanted if unique.get(job.id) is job)
         missing, site = "", self.job_sources.site
@@ -165,22 +174,24 @@ class RequiredJobs:
         merge_base = found.change.merge_base or ""
         return Prepared(found.plan, "", broken, jobs, merge_base, found.reached, rehearsal, missing)
 
-    def _recent(self, key: tuple[str, ...], target: Target, policy: Policy, cells: str = "") -> Planned:
+    def _recent(
+        self, key: tuple[str, ...], target: Target, policy: Policy, cells: str = "", megatron_lm: str = ""
+    ) -> Planned:
         """The plan from memory, made again in a while where that may show more."""
-        found = self.plans.get(key, lambda: self._planned(key, target, policy, cells))
+        found = self.plans.get(key, lambda: self._planned(key, target, policy, cells, megatron_lm))
         now_s = self.clock.monotonic()
         if found.plan.passing and now_s - self.tried.get(key, lambda: now_s) >= REPLAN_S:
             self.tried.put(key, now_s)
-            found = self.plans.put(key, self._planned(key, target, policy, cells))
+            found = self.plans.put(key, self._planned(key, target, policy, cells, megatron_lm))
         return found
 
-    def _planned(self, key: tuple[str, ...], target: Target, policy: Policy, cells: str = "") -> Planned:
+    def _planned(self, key: tuple[str, ...], target: Target, policy: Policy, cells: str, megatron_lm: str) -> Planned:
         """The plan by packed cells; what took too much once is not tried again on the same head by this process."""
         known = self.unplannable.find(key)
         if known is not None:
             raise UnplannableError(known)
         try:
-            return self.analysis.plan(target, policy, unpack_cells(cells) if cells else None)
+            return self.analysis.plan(target, policy, unpack_cells(cells) if cells else None, megatron_lm)
         except LimitError as error:
             raise UnplannableError(self.unplannable.put(key, unplannable(error))) from None
 
@@ -205,10 +216,18 @@ def _required(found: Planned, builder: "_Builder") -> Iterator[WantedJob]:
         yield replace(made, reuse_key=key, tested_by=tested_by)
 
 
-def _extras(found: Planned, policy: Policy, entries: Iterable[GivenEntry], builder: "_Builder") -> Iterator[WantedJob]:
-    """The jobs that people asked for beyond the plan."""
+def _extras(
+    found: Planned,
+    policy: Policy,
+    entries: Iterable[GivenEntry],
+    builder: "_Builder",
+    with_core: Callable[[str], Planned],
+) -> Iterator[WantedJob]:
+    """The jobs that people asked for beyond the plan; `with_core` plans with a commit of Megatron-LM."""
     for request in level_requests(entries, found.plan.head):
-        asked = with_tests(plan(found.change, policy, request.levels, found.effects), found.plan.tests)
+        core = request.options.get("mcore_ref", "")
+        of_core = with_core(core) if core else found
+        asked = with_tests(plan(of_core.change, policy, request.levels, of_core.effects), found.plan.tests)
         levels = {*request.levels, *({Level.SMOKE} - set(found.plan.levels))}
         outlines = [item for item in in_order(asked.jobs) if item.variant.level in levels]
         options = dict(sorted(request.options.items()))
@@ -229,7 +248,9 @@ def _extras(found: Planned, policy: Policy, entries: Iterable[GivenEntry], build
             changed = with_obstacles(replace(outline, variant=variant, checkpoint=checkpoint), policy)
             ref, image = options.get("verl_ref", policy.verl.commit), options.get("image", "")
             known = found.effects.defects if found.effects else ()
-            made = builder.wanted(changed, ref, image, mark, required=False, asked_by=request.source, defects=known)
+            made = builder.wanted(
+                changed, ref, image, mark, core, required=False, asked_by=request.source, defects=known
+            )
             requires = tuple(renamed.get(require, require) for require in made.requires)
             shown = " ".join(f"{name}={value}" for name, value in options.items())
             yield replace(made, options=shown, requires=requires)
@@ -273,12 +294,13 @@ class _Builder:
         verl_ref: str = "",
         image: str = "",
         mark: str = "",
+        megatron_lm: str = "",
         *,
         required: bool = True,
         asked_by: str = "",
         defects: Iterable[KnownDefect] = (),
     ) -> WantedJob:
-        """The job of an outline, or what is missing; a verl and an image of its own where given, and a marked id.
+        """The job of an outline, or what is missing; with what is given in place of the policy's, and a marked id.
 
         `defects` are known of the head's code; a planned job has none of them, one that a person names may.
         """
@@ -306,7 +328,7 @@ class _Builder:
                 outline,
                 policy=policy,
                 site=site_in_image(sources.site, policy.image, image),
-                sources=portable_sources(self._head, verl_commit),
+                sources=portable_sources(self._head, verl_commit, megatron_lm),
                 patches=self._patches.get(verl_commit, NO_PATCHES),
                 require_bridge_checks=policy.require_bridge_checks,
                 defects=defects,

@@ -92,13 +92,13 @@ class LimitedAnalysis:
         self._processes.close()
         self._comments.close()
 
-    def plan(self, target: Target, policy: Policy, cells: CellMap | None = None) -> Planned:
+    def plan(self, target: Target, policy: Policy, cells: CellMap | None = None, megatron_lm: str = "") -> Planned:
         """The plan of a target; a passing ForgeError while the plan of another fork takes its time."""
         fork = isinstance(target, Pull) and target.from_fork
         if fork and not self._forks.acquire(timeout=_FORK_PATIENCE_S):
             raise ForgeError("Other pull requests of forks are being planned", passing=True, wait_s=_FORK_PATIENCE_S)
         try:
-            found: Planned = self._asked("plan", target, (target, policy, cells), policy)
+            found: Planned = self._asked("plan", target, (target, policy, cells, megatron_lm), policy)
             return found
         finally:
             if fork:

@@ -125,7 +125,7 @@ def job_follow_ups(job: Job, baseline: str | None, missing: str = "", *, lenient
     """The runs that may follow a single job, in the repositories that it names; `missing` says why one is not there."""
     if baseline is None or missing:
         return without_base(AS_ASKED, missing or "no --baseline was given")
-    core = GitRepository(job.megatron_lm.path) if job.megatron_lm else None
+    core = GitRepository(job.megatron_lm.path) if job.megatron_lm and not job.has_core_of_bridge else None
     places = Checkouts(GitRepository(job.bridge.path), GitRepository(job.verl.path), core)
     return follow_ups_of_job(job, baseline, places, lenient=lenient)
 

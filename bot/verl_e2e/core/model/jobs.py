@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_vali
 
 from verl_e2e.core.model.access import Demand, Slowdown
 from verl_e2e.core.model.document import FEATURES, Address, DescribedDocument, Document, ImageText, Text, name_among
-from verl_e2e.core.model.execution import MOST_PURPOSES, ChangedCode, Purpose
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, MOST_PURPOSES, ChangedCode, Purpose
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import Needs, SiteNeeds, estimated_needs, node_count, ray_cpus
 from verl_e2e.core.model.outcome import Stage
@@ -477,6 +477,12 @@ class Job(Document):
     def gpus_of_node(self) -> int:
         """How many GPUs it takes of each node."""
         return self.gpu_count // self.node_count
+
+    @property
+    def has_core_of_bridge(self) -> bool:
+        """Whether Megatron-LM is looked for where Bridge's own repository keeps its submodule, whatever the commit."""
+        core = self.megatron_lm
+        return core is None or core.path.rstrip("/") == f"{self.bridge.path.rstrip('/')}/{MEGATRON_LM_FOLDER}"
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: equal jobs, equal digests. What it takes of a host follows from the rest.

@@ -108,7 +108,7 @@ def full_sha(text: str) -> str | Unreadable:
     """A whole commit id: a short one could name another commit tomorrow."""
     if _SHA.fullmatch(text.lower()):
         return text.lower()
-    return Unreadable("no full commit SHA", "write all 40 hexadecimal digits of the head, as the card shows them")
+    return Unreadable("no full commit SHA", "write all 40 hexadecimal digits, those of a head as its card shows them")
 
 
 def level(text: str) -> str | Unreadable:
@@ -205,6 +205,12 @@ OPTIONS = (
     ),
     Option("steps", "1..1000", "how many training steps the run takes", steps),
     Option("verl_ref", "SHA|REF", "the verl commit, branch or tag to test with instead of the policy's pin", verl_ref),
+    Option(
+        "mcore_ref",
+        "FULL-SHA",
+        "the commit of Megatron-LM to test with instead of the one that the head pins",
+        full_sha,
+    ),
     Option("image", "NAME:TAG", "the container image, of the same name as the policy's", image),
 )
 

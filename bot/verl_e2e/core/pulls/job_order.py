@@ -60,11 +60,15 @@ class OrderError(UserError, ValueError):
     """An order that cannot be sent or understood; the text says why and what to do."""
 
 
-def portable_sources(bridge_commit: str, verl_commit: str) -> Sources:
-    """The repositories by folder names: the back end checks them out where the job runs."""
+def portable_sources(bridge_commit: str, verl_commit: str, megatron_lm: str = "") -> Sources:
+    """The repositories by folder names: the back end checks them out where the job runs.
+
+    `megatron_lm` is a commit in the place of the one that Bridge names.
+    """
     return Sources(
         bridge=Repository(path=BRIDGE_FOLDER, commit=bridge_commit),
         verl=Repository(path=VERL_FOLDER, commit=verl_commit),
+        megatron_lm=Repository(path=_MEGATRON_LM_FOLDER, commit=megatron_lm) if megatron_lm else None,
     )
 
 
