@@ -8,6 +8,7 @@ import pytest
 
 from tests.core.plan.cells import POLICY, TABLE, planned
 from verl_e2e.config import load_profile
+from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.execution import ChangedFunction, purpose_of
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.known_defects import KnownDefect
@@ -19,6 +20,8 @@ from verl_e2e.core.plan.job_models import job_of_model
 from verl_e2e.core.plan.lint import lint_defects
 from verl_e2e.core.plan.measured_jobs import Derived, JobMaker
 from verl_e2e.core.plan.outline import JobOutline, Missing, with_obstacles
+from verl_e2e.core.plan.plan import plan
+from verl_e2e.core.reach.effects import Effect, Effects, Inside
 
 VERL, FILE, BLOB = POLICY.verl.commit, "src/a.py", "a" * 40
 SOURCES = Sources(Repository(path="/bridge", commit="a" * 40), Repository(path="/verl", commit="b" * 40))
@@ -63,6 +66,21 @@ def test_level_three_is_asked_for_without_the_adapters_whose_export_fails() -> N
     assert any(
         line.startswith("in place of 3-fsdp: known defect fsdp-adapter-export") for line in made.site.limitations
     )
+
+
+def test_a_change_of_checkpoints_under_megatron_fsdp_is_saved_and_resumed_there() -> None:
+    path = "src/megatron/bridge/training/checkpointing.py"
+    save = Effect(
+        path, "save_fsdp_dtensor_checkpoint", "changed", (frozenset({"str"}),), ("verl:7 imports it",), sure=True
+    )
+    change = Change("b", "h", "b", (ChangedPath(path, PathStatus.MODIFIED),))
+    found = plan(change, POLICY, effects=Effects({path: Inside((save,))}, defects=POLICY.defects))
+    resumed = "1-dp2-fsdp-no-fusion-adapter-none-resume"
+    assert {job.id: job.gpu_count for job in found.jobs} == {
+        "0-lora-ddp": 1, "1-resume": 1, resumed: 2, "3-fsdp-adapter-none": 2,
+    }  # fmt: skip
+    job = next(job for job in found.jobs if job.id == resumed)
+    assert (job.variant.steps, job.settings[Axis.RESUME], job.settings[Axis.FSDP]) == (2, True, True)
 
 
 def test_a_job_that_a_person_names_knows_what_it_fails_for() -> None:
