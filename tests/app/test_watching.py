@@ -4,14 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.core.pulls.entries import asked
 from tests.fakes.app import APP, BASE, POLICY, REPOSITORY, App, blocks, fails, passes
 from tests.fakes.trees import sha
 from verl_e2e.adapters.derived_ledger import DerivedLedger
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.model.change import HistoryCommit
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.pulls.forge import Branch
 from verl_e2e.core.pulls.ledger import Run, RunState, Watched
+from verl_e2e.core.pulls.queue import Pool
 
 MAIN = Branch(REPOSITORY, "main")
 WATCH = "schedule: {levels: [0], confirm: false, labels: [red]}\n"
@@ -253,6 +256,53 @@ def test_the_run_of_another_job_on_the_same_commit_goes_on() -> None:
     watched.look()
     assert other.key in {run.key for run in watched.app.backend.live()}
     assert watched.app.ledger.kept[other.key].state is RunState.RUNNING
+
+
+def test_a_run_whose_machine_was_lost_is_made_again_before_the_round_ends() -> None:
+    watched = BranchInMemory()
+    watched.look()
+    watched.app.backend.lose(watched.app.backend.live()[0], EngineEnd.NODE_FAILED)
+    watched.until_settled()
+    assert [run.attempt for run in watched.ran] == [2]
+    note = watched.app.ledger.note(Watched, REPOSITORY, f"{sha('root')}:watch:main")
+    assert note is not None
+    assert [row.good for row in note.jobs] == [sha("root")]
+
+
+def test_a_full_queue_lets_the_round_wait_and_wakes_it() -> None:
+    watched = BranchInMemory()
+    app = watched.app
+    app.pools = (Pool("all", 1),)
+    app.restart()
+    pull = app.open()
+    app.handlers.reconciler.reconcile(pull.ref)
+    (held,) = app.backend.live()
+    wait_s = watched.look()
+    assert wait_s is not None
+    assert wait_s < HOUR
+    assert [run.number for run in app.backend.live()] == [pull.ref.number]
+    while held.number is not None:
+        app.backend.finish(held, passes)
+        app.handlers.reconciler.reconcile(pull.ref)
+        if MAIN in app.woken:
+            break
+        (held,) = app.backend.live()
+    watched.until_settled()
+    assert watched.heads == [sha("root")]
+    numbers = [run.number for run in app.backend.submitted]
+    assert len(numbers) > 2
+    assert set(numbers[:-1]) == {pull.ref.number}, "the branch did not wait for the jobs of the pull request"
+
+
+def test_a_paused_repository_starts_no_round() -> None:
+    watched = BranchInMemory()
+    pause = asked("pause", "the disk is full", actor="mona").model_copy(update={"repository": REPOSITORY})
+    watched.app.ledger.written.append(pause)
+    watched.look()
+    assert not watched.app.backend.submitted
+    watched.app.ledger.written.clear()
+    watched.until_settled()
+    assert watched.heads == [sha("root")]
 
 
 def test_the_search_ends_with_the_minutes_that_a_round_may_take() -> None:

@@ -5,6 +5,7 @@ import pytest
 from tests.core.pulls.entries import HEAD, NOW, OTHER
 from verl_e2e.core.pulls.forge import (
     BadAddressError,
+    Branch,
     MergeGroup,
     PullAddress,
     PullRef,
@@ -19,13 +20,19 @@ from verl_e2e.core.pulls.forge import (
 
 @pytest.mark.parametrize(
     "reference",
-    (PullRef("octo/bridge", 7), MergeGroup("octo/bridge", "main", OTHER, HEAD, (7, 8), NOW, destroyed=True)),
+    (
+        PullRef("octo/bridge", 7),
+        MergeGroup("octo/bridge", "main", OTHER, HEAD, (7, 8), NOW, destroyed=True),
+        Branch("octo/bridge", "r1@x#2"),
+    ),
 )
 def test_a_reference_is_read_from_its_text(reference: Reference) -> None:
     assert read_reference(reference_text(reference)) == reference
 
 
-@pytest.mark.parametrize("text", ("", "octo/bridge", "octo/bridge#", "#7", "octo/bridge#seven", "{}"))
+@pytest.mark.parametrize(
+    "text", ("", "octo/bridge", "octo/bridge#", "#7", "octo/bridge#seven", "{}", "octo/bridge@", "@main")
+)
 def test_any_other_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a reference|validation error"):
         read_reference(text)
