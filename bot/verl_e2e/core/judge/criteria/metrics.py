@@ -144,6 +144,7 @@ def weights_kept(case: Case) -> Evidence:
 
 _NOT_COMPARED = "the resumed step was compared with no uninterrupted run"
 _NO_REFERENCE = "there is no unsharded reference run: parity is not shown"
+_HOW_TO_COMPARE = ", and `verl-e2e run --follow-ups` or `check` makes one"
 _SHOWN = 3
 # A KL to the reference below this share of the uninterrupted run's looks like an adapter that was never trained.
 _UNTRAINED = 0.75
@@ -151,8 +152,8 @@ _UNTRAINED = 0.75
 
 def unsharded_parity(case: Case) -> Evidence:
     """Level 2: the same training with and without parallelism agrees; a job that is not there for it may do without."""
-    absent = State.MISSING if is_parity(case.job) else State.WAIVED
-    reference = _fit_reference(case, Role.UNSHARDED, _NO_REFERENCE, "the unsharded reference run", absent)
+    absent, how = (State.MISSING, _HOW_TO_COMPARE) if is_parity(case.job) else (State.WAIVED, "")
+    reference = _fit_reference(case, Role.UNSHARDED, f"{_NO_REFERENCE}{how}", "the unsharded reference run", absent)
     if isinstance(reference, Evidence):
         return reference
     found = _parity_of(case, reference)
