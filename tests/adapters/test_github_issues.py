@@ -7,6 +7,7 @@ import pytest
 
 from tests.adapters.github_adapters import REPOSITORY, GithubAdapters, github_adapters
 from tests.fakes.github_standin.faults import When, cut, server_error
+from tests.fakes.github_standin.state import GITHUB_ACTIONS
 from tests.fakes.github_standin.state import Issue as Kept
 from verl_e2e.adapters.github.pulls import GithubConversation, GithubIssues, GithubPulls, PublicRepository
 from verl_e2e.adapters.github.session import with_token
@@ -39,9 +40,13 @@ def test_an_issue_is_opened_found_commented_and_closed(at: GithubAdapters) -> No
 
 
 def test_the_marker_in_the_issue_of_someone_else_is_not_ours(at: GithubAdapters) -> None:
-    now, user = at.world.state.now(), at.world.state.user("eve")
-    values = (at.world.state.new_id(), REPOSITORY, 50, "mine", BODY, user, None, now, now)
-    at.world.repository.issues[50] = Kept(*values, labels=[])
+    at.world.actions_token("t", {"issues": "write"})
+    now, user, other = at.world.state.now(), at.world.state.user("eve"), at.world.state.apps[GITHUB_ACTIONS]
+    ours = at.world.app
+    # A person, a person through our App, and another App.
+    for number, (who, through) in enumerate(((user, None), (user, ours), (other.bot, other)), 50):
+        values = (at.world.state.new_id(), REPOSITORY, number, "mine", BODY, who, through, now, now)
+        at.world.repository.issues[number] = Kept(*values, labels=[])
     assert GithubIssues(at.github).find(REPOSITORY, MARKER) is None
 
 

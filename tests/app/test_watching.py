@@ -15,6 +15,7 @@ from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.pulls.forge import Branch
 from verl_e2e.core.pulls.ledger import Run, RunState, Watched
 from verl_e2e.core.pulls.queue import Pool
+from verl_e2e.core.report.watch_text import marker_of
 
 MAIN = Branch(REPOSITORY, "main")
 WATCH = "schedule: {levels: [0], confirm: false, labels: [red]}\n"
@@ -131,7 +132,7 @@ def test_what_broke_a_job_is_found_and_told_once() -> None:
     assert not watched.issues
     ((number, (said,)),) = watched.app.hub.talk.items()
     assert number in watched.app.hub.issues
-    assert f"passes again on `{sha('repaired')}`" in said.body
+    assert f"passes again on `{sha('repaired')}`, after it failed in 2 rounds in a row" in said.body
     note = watched.app.ledger.note(Watched, REPOSITORY, f"{sha('repaired')}:watch:main")
     assert note is not None
     assert [(row.good, row.bad, row.streak) for row in note.jobs] == [(sha("repaired"), "", 1)]
@@ -256,6 +257,25 @@ def test_the_run_of_another_job_on_the_same_commit_goes_on() -> None:
     watched.look()
     assert other.key in {run.key for run in watched.app.backend.live()}
     assert watched.app.ledger.kept[other.key].state is RunState.RUNNING
+
+
+def test_the_issue_on_a_job_that_is_not_asked_for_any_more_is_closed() -> None:
+    watched = BranchInMemory()
+    watched.broken = lambda _: True
+    watched.until_settled()
+    (number,) = watched.app.hub.issues
+    watched.commit("next")
+    watched.next_day()
+    # As if the last round had run a job that the policy of now has no more.
+    note = watched.app.ledger.note(Watched, REPOSITORY, f"{sha('root')}:watch:main")
+    assert note is not None
+    renamed = tuple(row.model_copy(update={"job_id": "0-gone"}) for row in note.jobs)
+    watched.app.hub.issues[number].body = marker_of(MAIN, renamed[0])
+    watched.app.ledger.put_note(note.model_copy(update={"jobs": renamed}))
+    watched.broken = lambda _: False
+    watched.until_settled()
+    assert not watched.issues
+    assert "does not ask for `0-gone` any more" in watched.app.hub.talk[number][0].body
 
 
 def test_a_run_whose_machine_was_lost_is_made_again_before_the_round_ends() -> None:

@@ -57,7 +57,7 @@ def test_what_broke_the_branch_is_found_and_said_in_one_issue(story: Story) -> N
     assert finish_all(story, broken) == [repaired]
     assert issue.state == "closed"
     assert [comment.body for comment in world.state.comments_of(issue.repository, issue.number)] == [
-        f"✅ `0-lora-ddp` passes again on `{repaired}`.\n"
+        f"✅ `0-lora-ddp` passes again on `{repaired}`, after it failed in 1 round in a row.\n"
     ]
 
 

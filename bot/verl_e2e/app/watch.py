@@ -34,7 +34,16 @@ from verl_e2e.core.pulls.ledger import (
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.wanted_jobs import runs_of
 from verl_e2e.core.pulls.watch import NextRun, SearchEnd, SearchResult, Seen, after_round, next_run, seen_in
-from verl_e2e.core.report.watch_text import Break, Message, bump_message, fixed_text, issue_of, marker_of, pinned_text
+from verl_e2e.core.report.watch_text import (
+    Break,
+    Message,
+    bump_message,
+    dropped_text,
+    fixed_text,
+    issue_of,
+    marker_of,
+    pinned_text,
+)
 from verl_e2e.log_context import add_to_log_context
 from verl_e2e.ports import Clock, Conversation, History, Issue, Issues, Ledger, Revisions
 
@@ -175,7 +184,9 @@ class _Look:
             before = known.get(job_id) or WatchedJob(job_id=job_id, of_verl=verl, good=good)
             made.append(after_round(before, commit, standing.run))
             if before.bad and not made[-1].bad:
-                self._close(marker_of(self.branch, before), fixed_text(made[-1]))
+                self._close(marker_of(self.branch, before), fixed_text(before, commit))
+        for dropped in known.keys() - {row.job_id for row in made}:
+            self._close(marker_of(self.branch, known[dropped]), dropped_text(dropped))
         return (*(row for row in rows if row.of_verl is not verl), *made)
 
     def _with_verl(self, now: Watched) -> Watched:

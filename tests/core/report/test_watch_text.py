@@ -115,4 +115,6 @@ def test_each_job_and_branch_has_an_issue_of_its_own() -> None:
     another = JOB.model_copy(update={"job_id": "2-dense"})
     markers = {marker_of(MAIN), marker_of(MAIN, JOB), marker_of(MAIN, other), marker_of(MAIN, another)}
     assert len(markers | {marker_of(Branch("octo/bridge", "r1"), JOB)}) == 5
-    assert "passes again" in fixed_text(JOB)
+    failed = JOB.model_copy(update={"streak": -3})
+    said = f"✅ `0-lora-ddp` passes again on `{TIP}`, after it failed in 3 rounds in a row.\n"
+    assert fixed_text(failed, TIP) == said

@@ -85,8 +85,15 @@ class _CommentAnswer(Answer):
 class _IssueAnswer(Answer):
     number: int
     body: str | None = None
+    user: User | None = None
     performed_via_github_app: IdAnswer | None = None
     pull_request: object | None = None
+
+    def is_of(self, app_id: int | None) -> bool:
+        """Whether an App wrote it, and GitHub names no other one; not whatever a person wrote through an App."""
+        through = self.performed_via_github_app
+        written = self.pull_request is None and self.user is not None and self.user.type == "Bot"
+        return written and (through is None or app_id in (None, through.id))
 
 
 class _WrittenCommit(Answer):
@@ -204,9 +211,7 @@ class GithubIssues:
         ours = (
             Issue(answer.number, answer.body or "")
             for answer in listed
-            if answer.pull_request is None and (answer.body or "").startswith(marker)
-            if answer.performed_via_github_app is not None
-            if self._github.app_id in (None, answer.performed_via_github_app.id)
+            if (answer.body or "").startswith(marker) and answer.is_of(self._github.app_id)
         )
         return max(ours, key=lambda issue: issue.number, default=None)
 

@@ -132,10 +132,15 @@ def _command(broken: Break) -> str:
     return f"verl-e2e check --repo Megatron-Bridge --base {base} --head {head} --level {level} {of_verl} --out out"
 
 
-def fixed_text(job: WatchedJob) -> str:
-    """The last comment on an issue: the job passes again."""
-    whose = "verl's commit " if job.of_verl else ""
-    return f"✅ {code(job.job_id)} passes again on {whose}{code(job.good)}.\n"
+def fixed_text(job: WatchedJob, commit: str) -> str:
+    """The last comment on an issue: a job that failed until now passes on a commit."""
+    whose, rounds = "verl's commit " if job.of_verl else "", count_of(max(-job.streak, 1), "round")
+    return f"✅ {code(job.job_id)} passes again on {whose}{code(commit)}, after it failed in {rounds} in a row.\n"
+
+
+def dropped_text(job_id: str) -> str:
+    """The last comment on an issue: the policy does not ask for the job any more."""
+    return f"The policy's schedule does not ask for {code(job_id)} any more.\n"
 
 
 def pinned_text(commit: str) -> str:
