@@ -75,6 +75,8 @@ class Cell:
     sequence_parallel: bool = False
     # Bridge's `create_peft`; empty: every parameter trains.
     adapter: CellValues = field(default_factory=dict)
+    # Adapters are merged into one of the exports; else they are exported apart alone.
+    merged: bool = True
     # The second matrix of each adapter is drawn; else it is as Bridge initialises it.
     filled: bool = True
     # Whether it computes: where not, it is imported and exported alone.
@@ -154,6 +156,8 @@ def _cells() -> Iterator[Cell]:
             yield replace(plain[family], name=f"{family}-{feature}", feature=feature)
     for name, widths in SHAPES.items():
         yield replace(qwen3, name=f"qwen3-{name}", sizes=widths)
+    # Experts in one tensor, whose adapters Bridge exports in one tensor and cannot merge.
+    yield replace(plain["gpt_oss"], name="gpt_oss-lora-apart", adapter=LORA, merged=False)
     for name, wanted in ADAPTERS.items():
         yield replace(qwen3, name=f"qwen3-lora-{name}", adapter={**LORA, **wanted})
     full: CellValues = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}

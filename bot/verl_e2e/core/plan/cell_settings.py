@@ -16,7 +16,7 @@ from verl_e2e.core.plan.policy import Policy
 # The axes that cells differ on.
 CELL_AXES = tuple(axis for axis in Axis if axis.row.cell)
 # What verl sets by itself, what only a tiny model needs, and what says how a cell is judged.
-_OF_NO_JOB = frozenset({"sequence_parallel", "trained", "agrees_with", "filled", "name", "family"})
+_OF_NO_JOB = frozenset({"sequence_parallel", "trained", "agrees_with", "filled", "merged", "name", "family"})
 # What no job of verl can be given.
 _UNKNOWN = frozenset({"distributed_optimizer", "loaded_in"})
 

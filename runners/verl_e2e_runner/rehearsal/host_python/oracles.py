@@ -138,7 +138,7 @@ def exported_after_step(case):
 
 def merged(case):
     adapters, base = case.group("start/adapters/"), case.group("start/base/")
-    if not adapters:
+    if not adapters or not case.cell.merged:
         return None
     scale = case.cell.adapter["alpha"] / case.cell.adapter["rank"]
     whole, found = case.group("start/export/"), []

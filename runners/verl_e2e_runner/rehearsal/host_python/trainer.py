@@ -265,7 +265,7 @@ class Rank:
         for chunk in self.model:
             chunk.eval()
         whole = partial(self.bridge.export_hf_weights, self.model, cpu=True, show_progress=False)
-        exports = {"export": whole}
+        exports = {"export": whole} if self.cell.merged else {}
         if self.adapters is not None and self.cell.adapter["type"] != "dora":
             exports["base"] = partial(whole, merge_adapter_weights=False)
             exports["adapters"] = partial(self.bridge.export_adapter_weights, self.model, show_progress=False)
