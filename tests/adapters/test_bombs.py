@@ -110,7 +110,7 @@ def test_a_bump_is_compared_by_commits_that_the_service_fetches(world: World, an
     assert [item.path for item in compared.changed.functions] == [f"{place}/{path}"]
     for commit, number, site, passing, why in (
         ("0123456789" * 4, 7, world.url, False, "no longer has what was asked for"),
-        (new, 8, "http://127.0.0.1:9", True, "it is tried again later"),
+        (new, 8, "http://127.0.0.1:9", True, "could not be fetched from 127.0.0.1"),
     ):
         lost = planned(commit, number, site)
         assert ([int(level) for level in lost.levels], lost.passing) == ([0, 1, 3], passing)

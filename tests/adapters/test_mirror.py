@@ -239,7 +239,9 @@ def test_another_process_may_have_commits_of_the_named_megatron_lm_and_of_no_oth
     assert child.changes(change).tree(change.head_sha)
     with pytest.raises(ValueError, match="may not have"):
         child.commits(NAME, f"{forge.server.url}/{NAME}", (old,))
-    answer = parent.answers([change], address)
+    answer, none = parent.answers([change], address), parent.answers([change], "")
+    with pytest.raises(ValueError, match="may not have"):
+        none(("", ("commits", ((old, old, old),))))
     for question in (("commits", ((old, old, old),)), (address, ("commits", (("main", "0" * 40, "refs/heads/x"),)))):
         with pytest.raises(ValueError, match="may not have"):
             answer(question)

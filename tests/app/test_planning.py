@@ -404,7 +404,11 @@ def test_a_bump_is_compared_where_both_commits_are_at_hand() -> None:
     assert 1 not in planned_with(FakeTrees(versions), rules).levels
     missing = planned_with(WithoutCommits({}))
     assert any("moves between could not be read" in sentence for sentence in missing.incomplete)
-    assert any("moves from old to new" in sentence for sentence in planned_with(None).incomplete)
+    (sentence,) = planned_with(None).incomplete
+    assert "moves from old to new" in sentence
+    assert "is not planned" in sentence
+    (sentence,) = planned_with(None, rules).incomplete
+    assert "every level is planned that a rule of `megatron_lm` names" in sentence
 
 
 CORE = "3rdparty/Megatron-LM"

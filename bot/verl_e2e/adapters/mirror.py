@@ -135,7 +135,7 @@ class Mirrors:
 
         def answer(question: Any) -> object:
             match question:
-                case (address, inner) if address == megatron_lm:
+                case (address, inner) if megatron_lm and address == megatron_lm:
                     return of_bump(inner)
                 case _:
                     return own(question)

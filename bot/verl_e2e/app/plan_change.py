@@ -347,8 +347,7 @@ class Planner:
                 self._bumps[commits] = found, _not_compared(trees, commits, policy)
         except (UserError, ForgeError) as error:
             passing = isinstance(error, ForgeError) and error.passing
-            missing = f"{_NO_COMMITS}: {error}{'; it is tried again later' if passing else ''}"
-            return replace(effects, incomplete=(*effects.incomplete, missing), passing=passing)
+            return replace(effects, incomplete=(*effects.incomplete, f"{_NO_COMMITS}: {error}"), passing=passing)
         maps = maps_of(policy, self.repository, change.merge_base or change.base)
         differences, others = self._bumps[commits]
         return with_bump(effects, differences, maps, commits, others)

@@ -35,7 +35,7 @@ from verl_e2e.core.plan.plan import Plan, with_parity
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.reach.entries import Uses, uses_of
 from verl_e2e.git.repository import GitRepository, NotARepositoryError, RepositoryError, UnknownRevisionError
-from verl_e2e.ports import SourceTrees
+from verl_e2e.ports import ForgeError, SourceTrees
 
 # New objects between two looks at them, and how many of these between two looks at older ones. With Python's own
 # numbers a third of a plan's time is spent looking at syntax trees, which hold no cycles. One plan makes fewer objects
@@ -209,7 +209,10 @@ def _commits_for(order: PlanRequest, address: str, commits: tuple[str, ...]) -> 
         return here
     if order.cache is None:
         raise UserError("there is no folder to keep what is fetched; give --megatron-lm or --cache")
-    return Mirrors(order.cache, "", environ=order.environment).commits("", address, commits)
+    try:
+        return Mirrors(order.cache, "", environ=order.environment).commits("", address, commits)
+    except ForgeError as error:
+        raise UserError(f"{error}; or name a repository that has them by --megatron-lm") from None
 
 
 def find_megatron_lm(repo: Path, named: Path | None) -> GitRepository | None:

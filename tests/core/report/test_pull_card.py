@@ -278,6 +278,10 @@ def test_a_plan_that_may_not_be_what_the_change_needs_says_so_at_the_top(words: 
     text = shown(replace(target_state, plan=plan))
     assert f"> {words}" in text
     assert text.index(words) < text.index("| job |")
+    assert "is planned again" not in text
+    assert "> This head is planned again in a few minutes." in shown(
+        replace(target_state, plan=replace(plan, passing=True))
+    )
 
 
 def test_a_remark_that_says_how_reach_was_found_stays_folded() -> None:

@@ -114,6 +114,9 @@ NO_MERGE_BASE = (
     " head does not counts as changed, too. Merge the base into the head once more to plan its own changes alone."
 )
 _NOT_COMPARED = "what differs in it was not compared, so a level that only this difference needs is not planned."
+_BUMP_NOT_COMPARED = (
+    "what differs in it was not compared, so every level is planned that a rule of `megatron_lm` names."
+)
 _SHOWN_REASONS = 3
 _ASKED = "requested by hand"
 _MEASURED = "no job without it does what was measured: {}"
@@ -278,7 +281,7 @@ def plan(
     # Submodules that move and that runs may read.
     uncompared = tuple(
         f"{on_one_line(path)} moves from {(bump.old or 'nothing')[:12]} to {(bump.new or 'nothing')[:12]}: "
-        f"{_NOT_COMPARED}"
+        f"{_BUMP_NOT_COMPARED if path == MEGATRON_LM_FOLDER and policy.megatron_lm.rules else _NOT_COMPARED}"
         for path, bump in moved
     )
     code = CodePlan(change, counted, policy, reasons, asked, effects)

@@ -49,6 +49,7 @@ from verl_e2e.core.text.escape import (
 MARKER = "<!-- verl-e2e:card:v1 -->"
 MAX_CARD = 60_000
 _CUT = "_Cut to fit._"
+_PLANNED_AGAIN = "This head is planned again in a few minutes."
 _ANY = 10**9
 _REHEARSAL_SHARE = 4_000
 _SHOWN_HISTORY = 10
@@ -131,6 +132,7 @@ def card_notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
     left = (item for item in found if item.state is JobStatus.UNCOVERABLE)
     rows += [f"Not covered by {item.wanted.id}: {item.reason}." for item in left]
     rows += (*plan.switched_off, *plan.incomplete[:2]) if plan is not None else ()
+    rows += [_PLANNED_AGAIN] if plan is not None and plan.passing else []
     rows += target_state.broken[:5]
     # What keeps jobs that have to run from taking over the verdict of another pull request, if the policy does.
     jobs = [item.wanted.job for item in found if item.state in _TO_RUN and item.wanted.reuse_key]
