@@ -150,6 +150,10 @@ class _Recordings:
             raise DispatchError("the host has no room")
         name = self.reference if job.gpu_count == 1 else "level2-dp2-unaveraged"
         shutil.copytree(RUNS / name, out, dirs_exist_ok=True)
+        text = (out / EVENTS_FILE).read_text()
+        (out / EVENTS_FILE).write_text(
+            text.replace(json.loads(text.partition("\n")[0])["data"]["digest"], job.digest())
+        )
         return 0
 
 
@@ -183,7 +187,8 @@ def test_gradients_that_no_rank_averaged_fail_against_the_merge_base_too(tmp_pat
     assert "actor/grad_norm" in verdict.cause
     again = shutil.copytree(RUNS / "level2-dp2-unaveraged", tmp_path / "again")
     verdict, jobs = followed(again, allowed=Allowed(merge_base=MergeBase("d" * 40)))
-    assert jobs == ["0-unsharded on e538", "2-dp2-plant on dddd", "0-unsharded on dddd"]
+    # The unsharded run of the same training on this host was kept.
+    assert jobs == ["2-dp2-plant on dddd", "0-unsharded on dddd"]
     assert (verdict.result, verdict.cause.partition(":")[0]) == (
         Result.BLOCKED,
         "pre-existing, the merge base dddddddddddd fails the same way",

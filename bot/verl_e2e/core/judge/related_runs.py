@@ -289,7 +289,7 @@ def _host_marks(host: Environment) -> tuple[object, ...]:
     """Packages, interpreter, image, driver and kinds of GPU: what a result may depend on besides the job."""
     container = host.container
     image = (container.image, container.digests, container.asked) if container else None
-    return host.packages, host.python, image, host.driver, sorted(gpu.name for gpu in host.gpus)
+    return host.packages, host.python, image, host.driver, {gpu.name for gpu in host.gpus}
 
 
 # A failure in these stages: the same job without saving shows whether the save or the model is at fault.
