@@ -259,6 +259,19 @@ def test_the_run_of_another_job_on_the_same_commit_goes_on() -> None:
     assert watched.app.ledger.kept[other.key].state is RunState.RUNNING
 
 
+def test_a_failure_that_the_policy_sets_aside_is_no_news() -> None:
+    entry = "{cause: CAUSE, fingerprint: MARK, until: 2026-12-31, reason: known, link: 'https://example.com/1'}"
+    watched = BranchInMemory()
+    watched.broken = lambda _: True
+    watched.until_settled()
+    (run,) = watched.app.ledger.runs(REPOSITORY)
+    aside = entry.replace("CAUSE", run.causes[0]).replace("MARK", run.fingerprint)
+    again = BranchInMemory(f"{WATCH}quarantine: [{aside}]\n")
+    again.broken = lambda _: True
+    again.until_settled()
+    assert (len(watched.issues), len(again.issues), len(again.heads)) == (1, 0, 1)
+
+
 def test_the_issue_on_a_job_that_is_not_asked_for_any_more_is_closed() -> None:
     watched = BranchInMemory()
     watched.broken = lambda _: True

@@ -21,7 +21,7 @@ from verl_e2e.core.plan.policy import Policy, Schedule
 from verl_e2e.core.pulls.commands import LEVEL, Trusted
 from verl_e2e.core.pulls.decide import decide_actions, run_of_job
 from verl_e2e.core.pulls.forge import Branch, BranchCommit, PullRef
-from verl_e2e.core.pulls.gate import JobStanding, NextAttempt
+from verl_e2e.core.pulls.gate import JobStanding
 from verl_e2e.core.pulls.ledger import (
     SCHEDULED,
     UNDERWAY,
@@ -139,8 +139,7 @@ class _Ran:
     @property
     def answered(self) -> bool:
         """Whether nothing more comes of any of them by itself."""
-        waiting = (isinstance(item.attempt, NextAttempt) or item.state in UNDERWAY for item in self.standings)
-        return not any(waiting)
+        return not any(item.state in UNDERWAY for item in self.standings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +181,9 @@ class _Look:
         for standing in found:
             job_id, good = _plain_id(standing.wanted.id), self.policy.verl.commit if verl else ""
             before = known.get(job_id) or WatchedJob(job_id=job_id, of_verl=verl, good=good)
-            made.append(after_round(before, commit, standing.run))
+            # What the policy sets aside as known to come and go is no news, and a search would find no one.
+            last = standing.run if standing.quarantine is None else None
+            made.append(after_round(before, commit, last))
             if before.bad and not made[-1].bad:
                 self._close(marker_of(self.branch, before), fixed_text(before, commit))
         for dropped in known.keys() - {row.job_id for row in made}:
