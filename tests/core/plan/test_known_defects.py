@@ -83,6 +83,25 @@ def test_a_change_of_checkpoints_under_megatron_fsdp_is_saved_and_resumed_there(
     assert (job.variant.steps, job.settings[Axis.RESUME], job.settings[Axis.FSDP]) == (2, True, True)
 
 
+def test_what_avoids_one_defect_is_not_run_either_where_it_has_another() -> None:
+    resume = defect(name="resume", settings={"megatron fsdp": True, "save and resume": True})
+    (export,) = (entry for entry in POLICY.defects if entry.name == "fsdp-adapter-export")
+    for defects in ((export, resume), (resume, export)):
+        found = left(("0-lora-ddp", "1-resume", "1-fsdp", "3-fsdp"), defects=defects)
+        state = {job.id: bool(job.obstacles) for job in found.jobs}
+        assert [name for name, stopped in state.items() if not stopped] == [
+            "0-lora-ddp",
+            "1-resume",
+            "3-fsdp-adapter-none",
+        ]
+        (stopped,) = (job for job in found.jobs if job.obstacles)
+        assert "known defect resume" in stopped.blocked
+    # With settings that avoid the second one as well, both are said.
+    both = (export, defect(name="sizes", settings={"adapter": "none", "data": 2}, avoid={"tensor": 2}))
+    (job,) = (job for job in left(("3-fsdp",), defects=both).jobs if not job.obstacles)
+    assert (job.id, job.replaces, len(job.notes)) == ("3-tp2-fsdp-adapter-none", "3-fsdp", 2)
+
+
 def test_a_job_that_a_person_names_knows_what_it_fails_for() -> None:
     """Who asks for level 3 with adapters gets it, and reads of it what is known."""
     site = load_profile("hopper-offline", {"kit": "/kit"})

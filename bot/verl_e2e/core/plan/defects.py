@@ -18,10 +18,12 @@ def with_known_defects(derived: Derived, defects: Iterable[KnownDefect], policy:
     jobs: dict[str, JobOutline] = {}
     left: list[NotCovered] = []
     for job in derived.jobs:
-        had = (defect for defect in held if has_defect(defect, job, policy))
-        found = None if job.obstacles else next(had, None)
-        made = job if found is None else _in_place_of(job, found, policy)
-        lost = []
+        made, lost = job, []
+        found: KnownDefect | None = None
+        # What avoids one defect may have another.
+        for defect in (*held, *held):
+            if not made.obstacles and has_defect(defect, made, policy):
+                made, found = _in_place_of(made, defect, policy), defect
         if found is not None:
             # What stands for the job may not have the settings of a place that the job was there for.
             settings = point_of(made).settings
@@ -54,8 +56,9 @@ def _in_place_of(job: JobOutline, defect: KnownDefect, policy: Policy) -> JobOut
     other = JobPoint.default().with_axes({**own, **defect.avoid}).with_model(point.model)
     if defect.avoid and not other.conflict and level in other.levels:
         variant = other.variant(level, name_of(level, other), feature=job.variant.feature)
-        note = f"in place of {job.id}: {_sentence(defect)}"
-        return replace(job, variant=variant, settings=other.differing, replaces=job.variant.job_id, notes=(note,))
+        notes = (*job.notes, f"in place of {job.id}: {_sentence(defect)}")
+        replaced = job.replaces or job.variant.job_id
+        return replace(job, variant=variant, settings=other.differing, replaces=replaced, notes=notes)
     if defect.family is not None and level is not Level.FEATURE and not job.settings:
         note = f"on {policy.checkpoint.model_id} and not on a model of {defect.family}: {_sentence(defect)}"
         usual = with_obstacles(replace(job, checkpoint=policy.checkpoint, notes=(note,)), policy)
