@@ -151,8 +151,8 @@ def test_a_restart_in_the_middle_of_a_search_changes_nothing() -> None:
     assert len(watched.heads) == len(set(watched.heads)) == 1 + 1 + 3
 
 
-def test_what_is_remembered_without_a_database_is_enough_for_a_search() -> None:
-    watched = BranchInMemory()
+def without_a_database(watched: BranchInMemory) -> None:
+    """Every look is a process of its own, and its memory is read off GitHub."""
     app = watched.app
     memory = DerivedLedger(app.hub, app.hub, app.hub, app.clock, app_id=APP)
     app.ledger, app.has_queue = memory, False  # type: ignore[assignment]
@@ -164,6 +164,28 @@ def test_what_is_remembered_without_a_database_is_enough_for_a_search() -> None:
         return look()
 
     watched.look = look_in_a_process_of_its_own  # type: ignore[method-assign]
+
+
+def test_looks_between_rounds_ask_github_little_however_much_was_merged() -> None:
+    watched = BranchInMemory()
+    without_a_database(watched)
+    watched.until_settled()
+    for number in range(20):
+        watched.commit(f"c{number}")
+        watched.look()
+    watched.commit("last")
+    before = len(watched.app.hub.calls)
+    watched.look()
+    assert watched.app.hub.calls[before:].count("check_runs") <= 4
+    assert watched.heads == [sha("root")]
+    watched.next_day()
+    watched.until_settled()
+    assert watched.heads == [sha("root"), sha("last")]
+
+
+def test_what_is_remembered_without_a_database_is_enough_for_a_search() -> None:
+    watched = BranchInMemory()
+    without_a_database(watched)
     watched.until_settled()
     for number in range(1, 9):
         watched.commit(f"c{number}")

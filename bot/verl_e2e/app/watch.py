@@ -95,7 +95,10 @@ class Watcher:
         last, every = self._last(branch, line), timedelta(hours=policy.schedule.every_h)
         if last is None or last.over:
             wait_s = (last.at + every - self.clock.now()).total_seconds() if last is not None else 0.0
-            if wait_s > 0:
+            if last is not None and wait_s > 0:
+                if last.subject != _subject(branch, tip):
+                    # The next look finds it at once: without a database each commit is a question to GitHub.
+                    self.ledger.put_note(last.model_copy(update={"subject": _subject(branch, tip)}))
                 return wait_s
             last = self._begun(branch, tip, last)
         troubles: Troubles = []
