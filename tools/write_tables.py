@@ -9,14 +9,13 @@ from verl_e2e.core.model.settings import Axis, Takes
 from verl_e2e.core.model.space import EXCLUSIONS, IMPLICATIONS, MASKS, Refused, Trait
 from verl_e2e.core.pulls.commands import PREFIX, TABLE
 from verl_e2e.core.report.command_text import option_rows
-from verl_e2e.core.triage.rules import TriageRule
+from verl_e2e.core.triage.rules import Fault, TriageRule
 from verl_e2e.core.triage.table import NOISE, RULES
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- begin {} -->\n", "<!-- end {} -->\n"
-_UNDECIDED = (
-    "Where code of Bridge or Megatron-LM ran, the same job on the merge base decides whether the change caused it."
-)
+_UNDECIDED = "*Base decides.*"
+_FAULTS = {Fault.OUTSIDE: "Blocked", Fault.CODE: "Fail or Blocked", Fault.TREES: "Fail"}
 _KINDS = {
     Refused.ERROR: "refused",
     Refused.IGNORED: "without effect",
@@ -57,26 +56,24 @@ def render_capabilities() -> str:
 
 
 def runbook(rules: Sequence[TriageRule]) -> str:
-    """Markdown: a heading with the rule's id as its anchor, what it means, what to do, and a real example."""
+    """Markdown: a heading with the rule's id as its anchor, what it means and what to do."""
     sections = []
     for rule in rules:
-        stage = f"`{rule.stage}`" if rule.stage is not None else "where the frames say, else where the run stood"
+        stage = f"; `{rule.stage}`" if rule.stage is not None else ""
         undecided = f" {_UNDECIDED}" if rule.undecided else ""
         steps = "".join(f"{number}. {step}\n" for number, step in enumerate(rule.steps, 1))
         sections.append(
             f"### {rule.id}\n\n"
-            f"{rule.cause[0].upper()}{rule.cause[1:]}. {rule.outcome}; stage: {stage}.{undecided}\n\n"
-            f"What to do: {rule.fix}\n\n"
-            + (f"{steps}\n" if steps else "")
-            + "```text\n{}\n```\n\nFrom {}.\n".format(rule.example.strip("\n"), rule.source)
+            f"{rule.cause[0].upper()}{rule.cause[1:]}. {_FAULTS[rule.fault]}{stage}.{undecided}\n\n"
+            f"{rule.fix}\n" + (f"\n{steps}" if steps else "")
         )
     return "\n".join(sections)
 
 
 def noise_table() -> str:
     """Markdown: what is explained away after completion."""
-    rows = [f"| `{rule.name}` | `{rule.example}` | {rule.source} |" for rule in NOISE]
-    return "\n".join(["| name | example | from |", "| --- | --- | --- |", *rows]) + "\n"
+    rows = [f"| `{rule.name}` | `{rule.example}` |" for rule in NOISE]
+    return "\n".join(["| name | example |", "| --- | --- |", *rows]) + "\n"
 
 
 def axes_table() -> str:
