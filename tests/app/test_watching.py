@@ -8,7 +8,8 @@ from tests.core.pulls.entries import asked
 from tests.fakes.app import APP, BASE, POLICY, REPOSITORY, App, blocks, fails, passes
 from tests.fakes.trees import sha
 from verl_e2e.adapters.derived_ledger import DerivedLedger
-from verl_e2e.config.policy import POLICY_PATH
+from verl_e2e.config.policy import POLICY_PATH, load_policy
+from verl_e2e.config.validation import ConfigError
 from verl_e2e.core.model.change import HistoryCommit
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import EngineEnd
@@ -279,6 +280,30 @@ def test_the_run_of_another_job_on_the_same_commit_goes_on() -> None:
     watched.look()
     assert other.key in {run.key for run in watched.app.backend.live()}
     assert watched.app.ledger.kept[other.key].state is RunState.RUNNING
+
+
+def test_the_jobs_that_the_schedule_names_are_watched_each_by_itself() -> None:
+    watched = BranchInMemory("schedule: {levels: [0], variants: [0-recompute], follow_verl: true}\n")
+    verl_commits(watched, "verl", "v1")
+    watched.until_settled()
+    ids = [run.job_id.partition("-x")[0] for run in watched.ran]
+    assert sorted(ids) == ["0-lora-ddp", "0-lora-ddp", "0-recompute", "0-recompute"]
+    assert len(watched.issues) == 1
+    assert "`0-lora-ddp`, `0-recompute` passed with it" in watched.issues[0]
+    for number in range(1, 5):
+        watched.commit(f"c{number}")
+    since = broken_since(["c2", "c3", "c4"])
+    watched.broken = lambda job: "recompute" in job.id and since(job)
+    watched.next_day()
+    watched.until_settled()
+    (body,) = (body for body in watched.issues if "0-recompute" in body and "broke it" in body)
+    assert f"A commit broke it: `{sha('c2')}`" in body
+
+
+def test_a_schedule_of_level_4_is_refused_with_what_to_do() -> None:
+    text = (POLICY + "schedule: {levels: [0, 4]}\n").encode()
+    with pytest.raises(ConfigError, match="level 4"):
+        load_policy(text, "policy.yml")
 
 
 def test_a_failure_that_the_policy_sets_aside_is_no_news() -> None:

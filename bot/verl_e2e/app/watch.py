@@ -32,7 +32,7 @@ from verl_e2e.core.pulls.ledger import (
     WatchedJob,
 )
 from verl_e2e.core.pulls.target_state import TargetState
-from verl_e2e.core.pulls.wanted_jobs import runs_of
+from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
 from verl_e2e.core.pulls.watch import NextRun, SearchEnd, SearchResult, Seen, after_round, next_run, seen_in
 from verl_e2e.core.report.watch_text import (
     Break,
@@ -51,6 +51,8 @@ from verl_e2e.ports import Clock, Conversation, History, Issue, Issues, Ledger, 
 _HISTORY, _VERL_HISTORY = 250, 1000
 # A policy that cannot be used, or a plan that cannot be made, is looked at again then.
 _LATER_S = 3_600.0
+# The option of a command that names another verl.
+_VERL_REF = "verl_ref"
 _ON_BRANCH = Trusted("the commit is on the branch already")
 
 log = logging.getLogger(__name__)
@@ -204,7 +206,7 @@ class _Look:
         found = self._run(now.head, newest)
         if found is None or not found.answered:
             return now
-        with_it = tuple(item for item in found.standings if item.wanted.id != _plain_id(item.wanted.id))
+        with_it = tuple(item for item in found.standings if _has_own_verl(item.wanted))
         now = now.model_copy(update={"verl": newest, "jobs": self._after(now.jobs, newest, with_it, verl=True)})
         if with_it and all(item.state is JobStatus.PASSED for item in with_it):
             jobs = [_plain_id(item.wanted.id) for item in with_it]
@@ -290,19 +292,24 @@ class _Look:
         """
         own, target = self.own, _commit(self.branch, sha)
         source, now = f"{SCHEDULED}{self.branch.name}", own.clock.now()
-        levels = tuple(str(int(level)) for level in self.rules.levels)
-        asked = RecordedCommand(
-            source=source,
-            repository=target.repository,
-            number=0,
-            actor=source,
-            verb=LEVEL,
-            arguments=levels,
-            options={"verl_ref": verl} if verl else {},
-            head_sha=sha,
-            at=now,
+        with_verl = {_VERL_REF: verl} if verl else {}
+        wished = [(tuple(str(int(level)) for level in self.rules.levels), with_verl)]
+        wished += [((name[:1],), {"variant": name, **with_verl}) for name in self.rules.variants]
+        asked = tuple(
+            RecordedCommand(
+                source=source,
+                repository=target.repository,
+                number=0,
+                actor=source,
+                verb=LEVEL,
+                arguments=arguments,
+                options=options,
+                head_sha=sha,
+                at=now,
+            )
+            for arguments, options in wished
         )
-        made = own.required_jobs.prepare(target, self.policy, (asked,))
+        made = own.required_jobs.prepare(target, self.policy, asked)
         if made.plan is None:
             log.warning("a commit of the branch cannot be run: %s", made.problem)
         if made.plan is None or own.queue.pause_of(target.repository) is not None:
@@ -312,8 +319,7 @@ class _Look:
             if job.job is None:
                 log.warning("a job of the schedule cannot be run: %s", job.missing, extra={"job": job.id})
         if only:
-            with_verl = bool(verl)
-            same = (job for job in made.wanted if _plain_id(job.id) == only and (job.id != only) is with_verl)
+            same = (job for job in made.wanted if _plain_id(job.id) == only and _has_own_verl(job) is bool(verl))
             asked_for = tuple(replace(job, requires=()) for job in same)
         runs = own.runs.of_target(target, self.troubles)
         state = TargetState(
@@ -323,7 +329,7 @@ class _Look:
             trust=_ON_BRANCH,
             plan=made.plan,
             wanted=asked_for,
-            entries=(asked,),
+            entries=asked,
             runs=runs,
         )
         state = replace(state, queue=own.queue.view(state))
@@ -362,6 +368,11 @@ class _Look:
         said = (issue.body, *(comment.body for comment in self.own.conversation.comments(ref)))
         if text.split() not in (before.split() for before in said):
             self.own.conversation.comment(ref, text)
+
+
+def _has_own_verl(job: WantedJob) -> bool:
+    """Whether a job runs another verl than the policy's."""
+    return any(option.startswith(f"{_VERL_REF}=") for option in job.options.split())
 
 
 def _plain_id(job_id: str) -> str:

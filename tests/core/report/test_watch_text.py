@@ -10,7 +10,9 @@ from tests.fakes.trees import sha
 from verl_e2e.core.judge.verdict_document import Verdict, verdict_json
 from verl_e2e.core.model.change import HistoryCommit
 from verl_e2e.core.model.evidence import Evidence, State
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result, Stage
+from verl_e2e.core.plan.policy import Schedule
 from verl_e2e.core.pulls.forge import Branch
 from verl_e2e.core.pulls.ledger import WatchedJob
 from verl_e2e.core.pulls.watch import SearchEnd, SearchResult
@@ -57,6 +59,14 @@ def test_the_issue_on_a_commit_that_broke_a_job() -> None:
     assert message.title == "verl-e2e: 0-lora-ddp fails on main"
     assert message.body == (GOLDEN / "watch.md").read_text(encoding="utf-8")
     assert message.body.startswith(message.marker)
+
+
+def test_a_job_that_is_not_its_levels_default_one_is_repeated_by_a_command() -> None:
+    policy = POLICY.model_copy(update={"schedule": Schedule(levels=(Level.SMOKE,), variants=("0-recompute",))})
+    job = JOB.model_copy(update={"job_id": "0-recompute"})
+    asks = "`/verl-e2e level0 variant=0-recompute` asks for this one"
+    assert asks in issue_of(replace(broken(job=job), policy=policy)).body
+    assert "asks for this one" not in issue_of(replace(broken(), policy=policy)).body
 
 
 def test_the_proposal_of_a_newer_verl() -> None:

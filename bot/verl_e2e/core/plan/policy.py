@@ -387,7 +387,9 @@ class Schedule(DescribedDocument):
     every_h: Annotated[int, Field(strict=True, ge=1, le=168)] = 24
     """Hours between two rounds. In Action mode the workflow's own cron starts them, never more often than this."""
     levels: Levels
-    """The levels whose default jobs are run."""
+    """The levels whose default jobs are run; not 4, whose jobs follow from what a change touches."""
+    variants: _Variants = ()
+    """Ids of jobs that are run in addition."""
     gpu_minutes: Annotated[int, Field(strict=True, ge=1)] = 600
     """GPU minutes that one round may take, the search for a commit among them."""
     confirm: bool = True
@@ -396,6 +398,13 @@ class Schedule(DescribedDocument):
     """The labels of the issues that are opened."""
     follow_verl: bool = False
     """Whether newer commits of verl are run too, with what passed as a proposal for `verl.commit`."""
+
+    @model_validator(mode="after")
+    def _has_jobs(self) -> "Schedule":
+        if Level.FEATURE in self.levels or any(name.startswith("4-") for name in self.variants):
+            what = "a schedule has no job of level 4, which is run for the features of a change"
+            raise UnfitError(what, "leave it out, and name jobs of other levels in variants")
+        return self
 
 
 class ConversionTests(DescribedDocument):

@@ -72,6 +72,9 @@ def issue_of(broken: Break) -> Message:
     if lines:
         parts.append("\n".join(["Evidence:", "", fence_for(lines), *lines, fence_for(lines)]))
     parts.append("\n".join(["To repeat it on a host with GPUs:", "", "```sh", _command(broken), "```"]))
+    if broken.policy.schedule is not None and job in broken.policy.schedule.variants:
+        asked = f"/verl-e2e level{job[0]} variant={job}"
+        parts.append(f"That is the level's default job; in a pull request {code(asked)} asks for this one.")
     return Message(marker, f"verl-e2e: {job} fails {where}", "\n\n".join([*parts, _BY_ITSELF]) + "\n")
 
 
