@@ -17,7 +17,7 @@ WHEELS := --use-pep517 --only-binary :all: --no-binary antlr4-python3-runtime
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run wheel test test-fast test-core test-all coverage check lint types architecture format rehearsal-env released-bridge bench lock clean
+.PHONY: help run wheel dist test test-fast test-core test-all coverage check lint types architecture format rehearsal-env released-bridge bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -28,6 +28,17 @@ run: $(VENV)/.run ## Set up, then show the whole way on a recorded run
 
 wheel: $(VENV)/.run ## Set up, then build the wheel into dist
 	@$(BIN)/python -m hatchling build -t wheel -d dist
+
+# The list (SBOM) is of an installation by the lock, as the image and the Action have it.
+dist: $(VENV)/.run requirements/release.txt ## Set up, then build into dist what a release has
+	@rm -rf dist build/release && scripts/create-venv.sh build/release/listing $(PYTHON) && scripts/create-venv.sh build/release/installed $(PYTHON)
+	@$(BIN)/python -m hatchling build -d dist
+	@scripts/install.sh build/release/listing/bin/python requirements/release.txt --only-binary :all:
+	@scripts/install.sh build/release/installed/bin/python requirements/run.txt $(WHEELS)
+	@build/release/installed/bin/python -m pip --disable-pip-version-check --quiet install --no-deps --no-index dist/*.whl
+	@build/release/listing/bin/cyclonedx-py environment --output-reproducible --output-file dist/verl-e2e.cdx.json build/release/installed/bin/python
+	@sed -i 's|"file:.*/|"|' dist/verl-e2e.cdx.json # where the wheel lay on this machine
+	@build/release/installed/bin/verl-e2e --version
 
 # Most tests wait for a process or a clock, so more run at a time than a small machine has cores.
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -119,8 +130,8 @@ lock: $(VENV)/.run ## Resolve the dependencies again
 	echo "torch; python_version < '3'" | $(BIN)/uv --quiet pip compile --group pyproject.toml:bridge-checks \
 	  --override /dev/stdin --output-file requirements/bridge-checks.txt --upgrade --universal --python-version 3.11 $(LOCK)
 	echo '$(TORCH)' > $(VENV)/torch.txt
-	for group in rehearsal released-bridge; do \
-	  $(BIN)/uv --quiet pip compile --group $$group $$([ $$group = rehearsal ] || echo --no-deps) --output-file requirements/$$group.txt \
+	for group in rehearsal released-bridge release; do \
+	  $(BIN)/uv --quiet pip compile --group $$group $$([ $$group != released-bridge ] || echo --no-deps) --output-file requirements/$$group.txt \
 	    --no-emit-package torch --constraints $(VENV)/torch.txt --upgrade --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links || exit; \
 	done

@@ -25,7 +25,7 @@ from verl_e2e.adapters.github.actions import (
 )
 from verl_e2e.core.model.jobs import Job, Repository, SiteProfile
 from verl_e2e.core.model.outcome import EngineEnd
-from verl_e2e.core.pulls.forge import WorkflowJob, WorkflowStep
+from verl_e2e.core.pulls.forge import HOSTED, ISSUER, PREDICATE, Attested, WorkflowJob, WorkflowStep
 from verl_e2e.core.pulls.job_order import MAX_INPUT_CHARS, MAX_INPUTS, merge_base_of, placed, portable, unpack_order
 from verl_e2e.core.pulls.ledger import Run, RunState, run_key
 from verl_e2e.ports import BackendError, ForgeError
@@ -360,6 +360,29 @@ def test_the_folder_of_the_key_is_brought_home(
     assert backend.artifacts(run, tmp_path / "home")
     assert (tmp_path / "home/job.json").read_text() == "of a rerun"
     assert b"".join(backend.log(run)) == b"log of job 10"
+
+
+@pytest.mark.parametrize(
+    ("tag", "signed_at", "refused"),
+    [("", "c" * 40, False), ("", "refs/tags/v0.1", True), ("v0.1", "refs/tags/v0.1", False), ("v0.1", "x", True)],
+)
+def test_the_workflow_that_is_called_by_a_tag_may_sign_where_the_tag_is_what_was_chosen(
+    forge: FakeWorkflows, clock: HandClock, tag: str, signed_at: str, refused: bool
+) -> None:
+    def verify(bundle: str) -> Attested:
+        found = forge.runs[1]
+        web, _, _ = found.url.partition("/actions/runs/")
+        signer = f"{web.removesuffix('/o/r')}/o/verl-e2e/.github/workflows/verl-e2e.yml@{signed_at}"
+        dispatched = f"{web}/.github/workflows/verl-e2e.yml@refs/heads/main"
+        run = f"{found.url}/attempts/{found.attempt}"
+        digests = frozenset({bundle})
+        return Attested(PREDICATE, digests, ISSUER, web, dispatched, signer, found.head_sha, run, HOSTED)
+
+    backend = GitHubActionsBackend(forge, replace(SETTINGS, verify=verify, tool_tag=tag), clock)
+    run = submitted(backend)
+    forge.leave(1, artifact_name(run.key), {"job.json": "first"}, sha256="e" * 64)
+    forge.attested["e" * 64] = ("e" * 64,)
+    assert ("its signer is" in backend.unattested(run)) is refused
 
 
 def test_an_artifact_over_the_cap_is_refused(

@@ -31,7 +31,7 @@ class Actions:
         self._folder = folder
         self._steps = 0
 
-    def event(self, **changes: str) -> subprocess.CompletedProcess[str]:
+    def event(self, code: int = 0, /, **changes: str) -> subprocess.CompletedProcess[str]:
         """Run the workflow of the event that GitHub sent last."""
         names = {
             "pull_request": "pull_request_target",
@@ -40,7 +40,7 @@ class Actions:
         }
         message = next(item for item in reversed(self.world.deliveries.made) if item.event in names)
         name = names[message.event]
-        return self.step("event", message.payload, GITHUB_EVENT_NAME=name, **changes)
+        return self.step("event", message.payload, code, GITHUB_EVENT_NAME=name, **changes)
 
     def report(self, target: str) -> subprocess.CompletedProcess[str]:
         """Run the report of the workflow that ran a job."""
@@ -50,7 +50,7 @@ class Actions:
         """Run the workflow of the clock."""
         return self.step("sweep", {}, GITHUB_EVENT_NAME="schedule", **changes)
 
-    def step(self, command: str, payload: object, **changes: str) -> subprocess.CompletedProcess[str]:
+    def step(self, command: str, payload: object, code: int = 0, /, **changes: str) -> subprocess.CompletedProcess[str]:
         """One step on a runner that has never seen us before."""
         self._steps += 1
         folder = self._folder / f"step-{self._steps}"
@@ -84,7 +84,7 @@ class Actions:
             check=False,
             timeout=HANG_S,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == code, done.stderr
         return done
 
     def check(self, name: str, number: int = 1) -> CheckRun | None:
@@ -128,6 +128,20 @@ def test_from_opened_to_a_green_gate(actions: Actions) -> None:
     assert len(actions.cards()) == 1
     assert "0-lora-ddp" in actions.cards()[0]
     assert actions.check(LEDGER_CHECK) is not None
+
+
+def test_a_tag_orders_the_commit_that_it_names_and_a_branch_is_refused(actions: Actions) -> None:
+    world = actions.world
+    with world.state.lock:
+        tool = world.state.add_repository("octo/verl-e2e")
+        tagged = tool.git.commit("refs/tags/v0.1", {"action.yml": "name: verl-e2e\n"}, "Release 0.1")
+        tool.git.commit("refs/heads/v0.2", {"action.yml": "name: another\n"}, "A branch")
+    world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+    assert "octo/verl-e2e has no tag v0.2" in actions.event(2, VERL_E2E_TOOL="octo/verl-e2e@v0.2").stderr
+    assert "is not a commit of a repository" in actions.event(2, VERL_E2E_TOOL="octo/verl-e2e@main").stderr
+    actions.event(VERL_E2E_TOOL="octo/verl-e2e@v0.1")
+    (run,) = world.live_runs()
+    assert (run.inputs["tool_repository"], run.inputs["tool_sha"]) == ("octo/verl-e2e", tagged)
 
 
 def test_a_rehearsal_comes_first_and_is_judged_by_the_workflow_that_reports_it(actions: Actions) -> None:

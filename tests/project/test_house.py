@@ -223,7 +223,7 @@ def test_importing_the_package_stays_light(module: str, tmp_path: Path) -> None:
     assert HEAVY.isdisjoint(answer.stdout.split())
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, "bridge-checks"])
+@pytest.mark.parametrize("lock", [*LOCKS, "bridge-checks", "release"])
 def test_a_lock_names_digests_and_no_registry(lock: str) -> None:
     text = (ROOT / "requirements" / f"{lock}.txt").read_text()
     entries = re.split(r"^(?=\S)", text, flags=re.M)[1:]
@@ -251,6 +251,8 @@ def test_the_locks_hold_what_the_project_asks_for() -> None:
         pins = locked(lock)
         for requirement in (*dependencies, *grouped(group)):
             assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), (lock, requirement)
+    pins = locked("release")
+    assert all(item.specifier.contains(pins[canonicalize_name(item.name)]) for item in grouped("release"))
     pins = locked("bridge-checks")
     assert all(item.specifier.contains(pins[canonicalize_name(item.name)]) for item in grouped("bridge-checks"))
     # PyTorch and what comes with it are the image's.

@@ -52,8 +52,9 @@ class ActionSettings(RepositoryStepSettings, JobSettings):
     workflow_ref: str = variable(
         "VERL_E2E_WORKFLOW_REF", "The branch that the workflow is started on. Empty: the default branch.", ""
     )
-    tool: read.Tool = variable(
-        "VERL_E2E_TOOL", "The verl-e2e that runs the jobs, `OWNER/NAME@SHA` with the full commit."
+    tool: read.ToolOrTag = variable(
+        "VERL_E2E_TOOL",
+        "The verl-e2e that runs the jobs, `OWNER/NAME@SHA` with the full commit, or a release's tag, as `@v0.1.0`.",
     )
     verl: read.RepositoryPlace = variable(
         "VERL_E2E_VERL", "verl's repository: its address, or a folder with a clone of it.", DEFAULT_VERL

@@ -150,6 +150,13 @@ def _tool(text: str) -> tuple[str, str]:
     return name, sha
 
 
+def _tool_or_tag(text: str) -> tuple[str, str]:
+    if re.fullmatch(rf"{_REPOSITORY}@v[0-9]{{1,6}}(\.[0-9]{{1,6}}){{0,2}}", text):
+        name, _, tag = text.partition("@")
+        return name, tag
+    return _tool(text)
+
+
 def _runners(text: str) -> dict[int, tuple[str, ...]]:
     sizes = {}
     for word in text.split():
@@ -286,6 +293,8 @@ Workflow = Annotated[
 ]
 # A repository and a full commit in it; two empty texts for none.
 Tool = Annotated[tuple[str, str], BeforeValidator(_tool)]
+# The same, or with the tag of a release for the commit.
+ToolOrTag = Annotated[tuple[str, str], BeforeValidator(_tool_or_tag)]
 # Labels by number of GPUs.
 Runners = Annotated[Mapping[int, tuple[str, ...]], BeforeValidator(_runners)]
 Pairs = Annotated[Mapping[str, str], BeforeValidator(name_values)]

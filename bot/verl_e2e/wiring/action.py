@@ -12,8 +12,8 @@ from verl_e2e.adapters.derived_ledger import DerivedLedger
 from verl_e2e.adapters.files.folders import folder_files, run_folders
 from verl_e2e.adapters.files.run_folder import write_files
 from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, runners_by_size
-from verl_e2e.adapters.github.pulls import GithubPulls
-from verl_e2e.adapters.github.session import PUBLIC_API_URL, anonymously, with_token
+from verl_e2e.adapters.github.pulls import GithubPulls, PublicRepository
+from verl_e2e.adapters.github.session import PUBLIC_API_URL, GitHub, anonymously, with_token
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.adapters.metrics import Metrics
 from verl_e2e.adapters.mirror import Mirrors
@@ -24,7 +24,7 @@ from verl_e2e.config.profiles import load_profile
 from verl_e2e.core.plan.outline import with_image
 from verl_e2e.core.pulls.forge import folder_digest
 from verl_e2e.core.pulls.job_order import NONCE_FILE
-from verl_e2e.ports import Clock
+from verl_e2e.ports import Clock, ForgeError
 from verl_e2e.wiring.analysis import LimitedAnalysis
 from verl_e2e.wiring.app import Handlers, JobPorts, build_handlers, github_ports, program_digest
 from verl_e2e.wiring.engines import verify_attestations
@@ -85,6 +85,20 @@ def check_order(job_id: str, packed: str, folder: Path) -> None:
     check_folder(job_id, packed, folder, run_folders())
 
 
+def _tool_commit(settings: ActionSettings, github: GitHub) -> tuple[str, str, str]:
+    """Repository, full commit and tag (may be empty) of the verl-e2e that runs the jobs; ForgeError for an unknown tag.
+
+    A tag is read in the trusted workflow alone: a job is ordered with the commit that the tag named then.
+    """
+    name, revision = settings.tool
+    if not revision.startswith("v"):
+        return name, revision, ""
+    commit = PublicRepository(github, name, seen_from=settings.repository).find(f"tags/{revision}")
+    if commit is None:
+        raise ForgeError(f"{name} has no tag {revision}; use the tag of a release of verl-e2e, or a full commit")
+    return name, commit, revision
+
+
 @contextmanager
 def action_handlers(
     settings: ActionSettings, environ: Mapping[str, str], clock: Clock
@@ -98,10 +112,12 @@ def action_handlers(
     folder = settings.work / "mirrors"
     mirrors = Mirrors(folder, settings.web_url, token=lambda _: settings.token, environ=environ)
     analysis = LimitedAnalysis(folder, settings.web_url, settings.work / "summaries", mirrors)
+    repository, commit, tag = _tool_commit(settings, github)
     dispatching = DispatchSettings(
         branch=settings.branch,
-        tool_repository=settings.tool[0],
-        tool_sha=settings.tool[1],
+        tool_repository=repository,
+        tool_sha=commit,
+        tool_tag=tag,
         workflow=settings.workflow,
         runners=settings.runners or runners_by_size(),
         fork_runners=settings.fork_runners,
@@ -116,7 +132,7 @@ def action_handlers(
             analysis=analysis,
             changes=mirrors.changes,
             history=mirrors.changes,
-            sources=JobSources(verl_source(settings.verl), site, program=program_digest(*settings.tool)),
+            sources=JobSources(verl_source(settings.verl), site, program=program_digest(repository, commit)),
             artifacts=settings.work / "artifacts",
             watcher=Metrics(),
         )

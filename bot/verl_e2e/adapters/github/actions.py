@@ -111,6 +111,8 @@ class DispatchSettings:
     fork_runners: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     # A run that was cancelled and has not ended after this time is ended by force.
     force_after_s: float = 300.0
+    # The tag of a release by which workflows name that commit; empty for none.
+    tool_tag: str = ""
     # Whether other jobs of the workflow run, such as a report, follow the one that was started.
     followed: bool = False
     # Whether a folder counts without proof that the workflow's second job handed it over.
@@ -244,14 +246,15 @@ class GitHubActionsBackend:
         else:
             repository = found.url.partition("/actions/runs/")[0]
             web = found.url.partition(f"/{run.repository}/")[0]
-            place = f".github/workflows/{WORKFLOW}@{settings.tool_sha}"
+            place = f"{web}/{settings.tool_repository}/.github/workflows/{WORKFLOW}"
+            called = (settings.tool_sha, *((f"refs/tags/{settings.tool_tag}",) if settings.tool_tag else ()))
             ours = f"{repository}/.github/workflows/{settings.workflow}@refs/heads/{settings.branch}"
             asked = Handover(
                 digest=artifact.sha256,
                 repository=repository,
                 workflow=ours,
-                # The job may lie in the dispatched workflow itself, or in ours that it calls at the pinned commit.
-                signers=(ours, f"{web}/{settings.tool_repository}/{place}"),
+                # The job may lie in the dispatched workflow itself, or in ours that it calls at the commit or tag.
+                signers=(ours, *(f"{place}@{revision}" for revision in called)),
                 commit=found.head_sha,
                 run=f"{found.url}/attempts/{found.attempt}",
             )

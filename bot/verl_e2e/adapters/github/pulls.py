@@ -430,7 +430,8 @@ class PublicRepository:
 
     def resolve(self, revision: str) -> str:
         """The full SHA that a branch, tag or SHA names; ForgeError."""
-        found = self._github.requester(self._seen_from).ask("GET", f"/repos/{self._name}/commits/{quote(revision)}")
+        path = f"/repos/{self._name}/commits/{quote(revision, safe='')}"
+        found = self._github.requester(self._seen_from).ask("GET", path)
         sha = found.get("sha") if isinstance(found, dict) else None
         if not isinstance(sha, str):
             raise ForgeError(f"{self._name}: {revision[:60]!r} names no commit")
