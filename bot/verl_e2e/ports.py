@@ -177,6 +177,9 @@ class RunFolders(Protocol):
     def facts(self, folder: Path) -> LogFacts | None:
         """The facts of the folder's log, None when there is none; UnreadableLogError when it is damaged."""
 
+    def lines(self, folder: Path) -> Iterator[str]:
+        """The lines of the folder's log, as far as it can be read; none without a log."""
+
     def planned(self, folder: Path) -> Mapping[str, Level]:
         """The jobs of the folder's `plan.json`, by id; empty when it has none."""
 

@@ -169,7 +169,7 @@ def test_a_bump_whose_commits_cannot_be_fetched_asks_for_every_level_that_a_rule
     assert "could not be read: nvidia/megatron-lm could not be fetched from 127.0.0.1" in done.stderr
     pull = world.pull(number)
     ends = ("--repo", world.repository.git.path, "--base", pull.base_sha, "--head", pull.head_sha)
-    assert "could not be fetched from 127.0.0.1" in plan(world, *ends, cache=tmp_path / "b").stdout
+    assert "could not be fetched from 127.0.0.1" in plan(world, "--full", *ends, cache=tmp_path / "b").stdout
 
 
 @pytest.mark.parametrize(

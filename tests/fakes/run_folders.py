@@ -1,6 +1,6 @@
 """In-memory run folders, a scripted dispatcher and a change source over plain values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,6 +39,10 @@ class FakeFolders:
 
     def facts(self, folder: Path) -> LogFacts | None:
         return self.logs.get(folder)
+
+    def lines(self, folder: Path) -> Iterator[str]:
+        """A fake log has facts and no lines."""
+        yield from ()
 
     def planned(self, folder: Path) -> Mapping[str, Level]:
         return self.plans.get(folder, {})

@@ -58,6 +58,13 @@ from verl_e2e.core.signal.report import (
     signal_report,
 )
 from verl_e2e.core.triage.triage import triage_of_run
+from verl_e2e.pages.report import (
+    LOG_PAGE_FILE,
+    REPORT_FILE,
+    linked_lines,
+    render_log_page,
+    render_run_report,
+)
 from verl_e2e.ports import RunFolders, UnreadableLogError
 
 
@@ -90,6 +97,8 @@ def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, 
                 VERDICT_FILE: verdict_json(verdict),
                 CARD_TEXT_FILE: render_text(card),
                 CARD_MARKDOWN_FILE: render_markdown(card),
+                REPORT_FILE: render_run_report(verdict, folders.record(path)),
+                LOG_PAGE_FILE: "".join(render_log_page(verdict.job_id, folders.lines(path), linked_lines(verdict))),
             },
         )
         if verdict.reports:

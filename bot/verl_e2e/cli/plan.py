@@ -19,6 +19,7 @@ from verl_e2e.cli.command import (
     cache_folder,
     indented_json,
 )
+from verl_e2e.core.model.errors import UserError
 
 if TYPE_CHECKING:
     from verl_e2e.app.plan_change import Planned
@@ -83,9 +84,19 @@ _MEGATRON_LM = click.option(
 )
 @POLICY_OPTION
 @_CACHE
+@click.option("--why", metavar="LEVEL|PATH", help="Only why a level is asked for, or what a path asks for.")
+@click.option("--full", is_flag=True, help="Every reason, place, test and limitation, not the 25 rows.")
 @JSON_OPTION
 def plan_verb(
-    pull: str | None, repo: Path | None, base: str | None, head: str | None, *, as_json: bool, **options: Any
+    pull: str | None,
+    repo: Path | None,
+    base: str | None,
+    head: str | None,
+    *,
+    why: str | None,
+    full: bool,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Show which levels a change needs, and why. Nothing of the change is run.
 
@@ -109,23 +120,30 @@ def plan_verb(
         urls = os.environ.get("GITHUB_API_URL", ""), os.environ.get("GITHUB_SERVER_URL", "")
         token = os.environ.get("GITHUB_TOKEN", "")
         of_pull = PullPlanRequest(pull, _plan_request(Path(), **options), *urls, token)
-        return _show(plan_address(of_pull, lambda: datetime.now(UTC)), as_json=as_json)
+        return _show(plan_address(of_pull, lambda: datetime.now(UTC)), why, full=full, as_json=as_json)
     from verl_e2e.wiring import planning as wiring
 
     request = _plan_request(repo or Path(), **options)
-    return _show(wiring.plan_change(request, base or wiring.DEFAULT_BRANCH, head or "HEAD"), as_json=as_json)
+    planned = wiring.plan_change(request, base or wiring.DEFAULT_BRANCH, head or "HEAD")
+    return _show(planned, why, full=full, as_json=as_json)
 
 
-def _show(planned: "Planned", *, as_json: bool) -> int:
+def _show(planned: "Planned", why: str | None, *, full: bool, as_json: bool) -> int:
     from verl_e2e.core.plan.plan_document import plan_json
-    from verl_e2e.core.report.plan_text import render_contract, render_plan_text
+    from verl_e2e.core.report.plan_text import render_contract, render_plan_text, render_short_plan, render_why
 
     contract = render_contract(planned.contract)
     if as_json:
         click.echo(plan_json(planned.plan), nl=False)
         click.echo("\n".join([*planned.plan.incomplete, *planned.plan.notes, contract]).rstrip(), err=True)
-    else:
+    elif why is not None:
+        if not (answer := render_why(planned.plan, why)):
+            raise UserError(f"--why {why}: no level and no path that the plan asks anything for; `--full` lists them")
+        click.echo(answer, nl=False)
+    elif full:
         click.echo(render_plan_text(planned.plan) + (f"\n{contract}" if contract else ""), nl=False)
+    else:
+        click.echo(render_short_plan(planned.plan, contract.splitlines()[1:]), nl=False)
     return 0
 
 

@@ -3,6 +3,7 @@
 The plan as people read it: a table of plans, each with the lines that it adds to the shortest one.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Excuse, 
 from verl_e2e.core.model.jobs import Checkpoint, ChosenTest, WhyChosen
 from verl_e2e.core.model.levels import CostBasis, Level
 from verl_e2e.core.model.settings import SettingsCheck
-from verl_e2e.core.model.space import variant_named
+from verl_e2e.core.model.space import POINTS, variant_named
 from verl_e2e.core.plan.bridge_tests import Choice
 from verl_e2e.core.plan.contract import ContractFinding, Kind
 from verl_e2e.core.plan.measured_jobs import NEW, NOT_ENTERED, NotCovered, Place
@@ -19,7 +20,16 @@ from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle
 from verl_e2e.core.plan.plan import Exempted, NotRequired, Plan, Reason
 from verl_e2e.core.plan.policy import Feature
 from verl_e2e.core.reach.effects import LookedAt
-from verl_e2e.core.report.plan_text import render_contract, render_plan_text, settings_json, settings_text
+from verl_e2e.core.report.plan_text import (
+    MOST_COLUMNS,
+    MOST_ROWS,
+    render_contract,
+    render_plan_text,
+    render_short_plan,
+    render_why,
+    settings_json,
+    settings_text,
+)
 
 CHECKS = (
     SettingsCheck("0-lora-ddp"),
@@ -334,3 +344,55 @@ def test_a_job_without_a_reason_cannot_be_planned() -> None:
     given = (one, outline("2-expert", reason="rule experts: idle"), outline("2-cp", purposes=(PURPOSE,)))
     lines = text_of(reasons=(SMOKE, Reason(Level.PARALLELISM, "src/a.py", "it splits")), jobs=given)
     assert "    rule experts: idle" in lines
+
+
+def plan(levels: tuple[Level, ...] = (Level.SMOKE,), **given: Any) -> Plan:
+    fields: dict[str, Any] = {"jobs": (), "reasons": (), "not_required": (), "families": (), "features": ()} | given
+    return Plan("a" * 40, "b" * 40, levels, **fields)
+
+
+def rows_of_short(given: Plan, contract: tuple[str, ...] = ()) -> list[str]:
+    shown = render_short_plan(given, contract).splitlines()
+    assert len(shown) <= MOST_ROWS
+    assert max(map(len, shown)) <= MOST_COLUMNS
+    return shown
+
+
+def test_the_short_plan_has_a_row_for_each_level_and_says_what_to_ask_next() -> None:
+    rows = rows_of_short(plan(jobs=(outline(),), reasons=(SMOKE, replace(SMOKE, path="src/b.py"))))
+    assert rows[0].startswith("Plan for ")
+    head = next(row for row in rows if row.startswith("level"))
+    assert head.split() == ["level", "GPUs", "min", "jobs", "because"]
+    assert next(row for row in rows if row.startswith("0 ")).endswith("it is imported")
+    assert rows[-1] == "More: --why 0, --why PATH, --full, --json"
+
+
+def test_no_plan_is_longer_than_a_terminal() -> None:
+    path = f"src/{'a' * 300}.py"
+    long = Purpose(path=path, symbol="b" * 200, condition="c" * 150)
+    function = ChangedFunction(path=path, symbol="b" * 200, first_line=1, last_line=9)
+    levels = tuple(Level)
+    rows = rows_of_short(
+        plan(
+            levels=levels,
+            jobs=tuple(outline(name, reason="r" * 150) for name in POINTS),
+            reasons=tuple(Reason(level, path, f"{'d' * 200} {number}") for level in levels for number in range(40)),
+            incomplete=("e" * 500,) * 9,
+            not_covered=(NotCovered(long, "f" * 300),) * 30,
+            not_entered=(Place(function, (1,), frozenset(), problem="g" * 300),) * 30,
+        ),
+        ("h" * 500,) * 12,
+    )
+    assert sum(row.endswith("(and 29 more)") for row in rows) == 2
+    assert any("+" in row for row in rows if row.startswith("2 "))
+
+
+def test_why_answers_a_level_and_a_path() -> None:
+    shown = plan(jobs=(outline(),), reasons=(replace(SMOKE, symbol="f", via=("verl/x.py:1 uses f", "f")),))
+    assert "it is imported" in render_why(shown, "0")
+    assert render_why(shown, "src/a.py") == "Level 0: it is imported (f)\n  verl/x.py:1 uses f\n  f\n"
+    assert render_why(shown, "src/a.py:f") == render_why(shown, "src/a.py")
+    assert render_why(replace(shown, not_required=(NotRequired(Level(5), "no rule matches"),)), "5") == (
+        "Level 5, Learning signal: not required, no rule matches\n"
+    )
+    assert render_why(shown, "src/other.py") == ""

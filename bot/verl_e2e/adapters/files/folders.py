@@ -6,6 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -199,6 +200,15 @@ class DiskFolders:
             return None if log is None else facts_of(bounded(log, LogBounds()))
         except LogError as error:
             raise UnreadableLogError(f"{log.name if log else folder}: {error.problem}") from None
+
+    def lines(self, folder: Path) -> Iterator[str]:
+        log, rest = disk.find_log(folder), b""
+        with suppress(LogError):
+            for block in bounded(log, LogBounds()) if log else ():
+                *whole, rest = (rest + block).split(b"\n")
+                yield from (line.decode(errors="replace") for line in whole)
+        if rest:
+            yield rest.decode(errors="replace")
 
     def planned(self, folder: Path) -> Mapping[str, Level]:
         return disk.planned_jobs(folder)

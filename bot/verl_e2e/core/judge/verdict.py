@@ -328,8 +328,8 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
     open_ends = limitations_of_case(case, found)
     at = alone.at
     causes = decision.causes or (() if decision.at is None else (of_criterion(decision.at.criterion),))
-    # The frames of the logged error that decided; none where something else did.
-    calls = (error.calls for error in case.facts.errors if at is not None and error.at.line == at.line)
+    # The logged error that decided; none where something else did.
+    error = next((error for error in case.facts.errors if at is not None and error.at.line == at.line), None)
     return Verdict(
         job_id=case.job.id,
         result=decision.result,
@@ -350,7 +350,9 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         fingerprint=fingerprint_of(case, alone),
         reports=reports(case),
         figure=case_figure(case),
-        calls=next(calls, ()),
+        calls=error.calls if error else (),
+        frame=error.frame if error else None,
+        steps=case.facts.steps,
         left_open=tuple(limitation.aspects for limitation in open_ends),
         shows=shown_by(case, evidence) if decision.result is Result.PASS else (),
         decided_by=at.criterion if at is not None else None,

@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from verl_e2e.core.compare.steps import Report
 from verl_e2e.core.model.evidence import CHANGE_EXECUTED, Evidence
 from verl_e2e.core.model.execution import ChangeExecution
+from verl_e2e.core.model.facts import Frame, StepMetrics
 from verl_e2e.core.model.outcome import Deliverable, Recurrence, Result, Stage
 from verl_e2e.core.signal.report import SignalFigure
 
@@ -58,6 +59,10 @@ class Verdict:
     figure: Annotated[SignalFigure | None, Field(exclude=True)] = None
     # The frames of the error that decided, `path:function`, outermost first.
     calls: tuple[str, ...] = ()
+    # The innermost frame in Megatron-Bridge, Megatron-LM or verl of the error that decided; None where there is none.
+    frame: Frame | None = None
+    # The metrics of every step, in the order of the log; in `metrics.jsonl`.
+    steps: Annotated[tuple[StepMetrics, ...], Field(exclude=True)] = ()
     # For each limitation what another job may show of it, see `verl_e2e.core.judge.verdict_document`.
     left_open: tuple[tuple[str, ...], ...] = ()
     # What this job shows of what others may leave open, where it passed.

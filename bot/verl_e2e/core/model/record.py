@@ -115,7 +115,18 @@ Word = Literal["recorder", "suspect"]
 Mode = Literal["other_user", "user_namespace", "none"]
 
 _JUDGEMENT = frozenset(
-    {"evidence.json", "verdict.json", "card.txt", "card.md", "bands.json", "parity.md", "parity.json", "check.json"}
+    {
+        "evidence.json",
+        "verdict.json",
+        "card.txt",
+        "card.md",
+        "bands.json",
+        "parity.md",
+        "parity.json",
+        "check.json",
+        "report.html",
+        "log.html",
+    }
 )
 _JUDGEMENT_FOLDER = "plots"
 _SHOWN = 3

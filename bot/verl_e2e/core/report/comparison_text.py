@@ -23,7 +23,7 @@ from verl_e2e.core.text.escape import markdown, one_line
 
 PARITY_MARKDOWN_FILE = "parity.md"
 PARITY_JSON_FILE = "parity.json"
-_HEAD = ("metric", "steps", "median ratio", "farthest", "verdict")
+METRIC_HEAD = ("metric", "steps", "median ratio", "farthest", "verdict")
 _ROW_HEAD = ("step", "metric", "run", "reference", "difference", "relative", "allowed", "verdict")
 
 
@@ -48,7 +48,7 @@ def render_report(report: Report) -> str:
     """The report as text: a line for each metric, then one for each metric of each step."""
     found = report.comparison
     lines = [f"{one_line(report.title)}: {verdict_of(found)}", _basis(found), *map(one_line, report.notes)]
-    lines += ["", *_aligned([_HEAD, *map(_metric_cells, found.metrics)])]
+    lines += ["", *_aligned([METRIC_HEAD, *map(metric_cells, found.metrics)])]
     lines += ["", *_aligned([_ROW_HEAD, *map(_row_cells, _rows(found))])]
     return "\n".join(lines) + "\n"
 
@@ -66,7 +66,7 @@ def markdown_rows(report: Report) -> tuple[str, ...]:
     """The report's sentences and tables as rows of Markdown, for a card that cuts from the end."""
     found = report.comparison
     rows = [markdown(_basis(found)), *map(markdown, report.notes), ""]
-    rows += _table(_HEAD, map(_metric_cells, found.metrics))
+    rows += _table(METRIC_HEAD, map(metric_cells, found.metrics))
     return (*rows, "", *_table(_ROW_HEAD, map(_row_cells, _rows(found))))
 
 
@@ -118,7 +118,8 @@ def _rows(found: RunComparison) -> Iterator[MetricRow]:
         yield from (row for metric in found.metrics for row in metric.rows if row.step == step)
 
 
-def _metric_cells(metric: MetricComparison) -> tuple[str, ...]:
+def metric_cells(metric: MetricComparison) -> tuple[str, ...]:
+    """A metric over all steps as the cells below `METRIC_HEAD`."""
     ratio = "" if math.isnan(metric.ratio) else f"{metric.ratio:.3g}"
     farthest = max(metric.rows, key=lambda row: abs(row.excess))
     shown = f"{farthest.run:.4g} / {farthest.reference:.4g} at {farthest.step}"

@@ -3,6 +3,8 @@
 With it what verl makes of the settings of jobs, as text and as JSON.
 """
 
+import textwrap
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from verl_e2e.core.judge.wording import purpose_rows
@@ -48,19 +50,120 @@ def render_plan_text(plan: Plan) -> str:
     return "\n\n".join(text for block in blocks if (text := "\n".join(block))) + "\n"
 
 
-def _head(plan: Plan) -> Iterator[str]:
-    span = f"{plan.base[:12]}..{plan.head[:12]}"
-    levels = f"level {', '.join(str(int(level)) for level in plan.levels)}" if plan.levels else "no level is required"
-    yield f"Plan for {span}: {levels}"
-    yield from (f"The plan is incomplete: {on_one_line(sentence)}" for sentence in plan.incomplete)
-    yield from plan.notes
-    if not plan.levels:
-        return
+# A terminal of usual size shows the short plan without scrolling.
+MOST_ROWS, MOST_COLUMNS = 25, 100
+_SHORT_HEAD = ("level", "GPUs", "min", "jobs", "because")
+_MOST_JOBS, _MOST_PLACE = 44, 74
+
+
+def render_short_plan(plan: Plan, contract: Sequence[str] = ()) -> str:
+    """The plan in at most 25 rows of 100 columns: the cost, a row for each level, what is missing, what to ask next.
+
+    `contract` are the uses of verl that the head no longer supports, which decide before any level.
+    """
+    rows = [f"Plan for {plan.base[:12]}..{plan.head[:12]}: {_levels(plan)}", *([_cost(plan)] if plan.levels else [])]
+    rows += _some("Incomplete: ", plan.incomplete, 3)
+    rows += _some("verl breaks on this: ", contract, 4)
+    rows += _some("Note: ", plan.notes, 1)
+    if plan.levels:
+        table = [_SHORT_HEAD, *(_short_row(level, plan) for level in plan.levels)]
+        widths = [max(len(row[column]) for row in table) for column in range(4)]
+        rows += ["", *(_short_cells(row, widths) for row in table), ""]
+    else:
+        rows += _some("Because: ", sorted({item.reason for item in plan.not_required}), 6)
+        rows += _some("", [plan.looked_at.sentence] if plan.looked_at is not None else [], 3)
+    rows += _some("Cannot pass as planned: ", [f"{job.id}: {job.blocked}" for job in plan.blocked_jobs], 1)
+    rows += _some("Not covered: ", [f"{job.id}: {job.uncoverable}" for job in plan.uncoverable_jobs], 1)
+    places = [next(iter(purpose_rows((item.purpose,))), "").removeprefix("for ") for item in plan.not_covered]
+    rows += _some("No job for: ", [_tail(place) for place in places], 1)
+    rows += _some("Not known to be entered: ", [_tail(str(place)) for place in plan.not_entered], 1)
+    rows += _some("Not shown by the jobs: ", [f"level {int(item.level)} {item.reason}" for item in plan.unshown], 1)
+    first = f"--why {int(plan.levels[-1])}, " if plan.levels else ""
+    rows.append(f"More: {first}--why PATH, --full, --json")
+    return "\n".join(map(_cut, rows)) + "\n"
+
+
+def render_why(plan: Plan, about: str) -> str:
+    """Why the plan asks for a level, by its number, or what it asks for because of a path; empty where neither is."""
+    level = next((level for level in Level if about == str(int(level))), None)
+    if level in plan.levels:
+        return "\n".join(_required(level, plan)) + "\n"
+    if level is not None:
+        reasons = [item.reason for item in plan.not_required if item.level is level]
+        return f"Level {int(level)}, {level.title}: not required, {'; '.join(reasons)}\n"
+    found = [item for item in plan.reasons if item.path == about or f"{item.path}:{item.symbol}" == about]
+    rows = []
+    for item in found:
+        rows.append(f"Level {int(item.level)}: {item.reason}{f' ({item.symbol})' if item.symbol else ''}")
+        rows += [f"  {on_one_line(step)}" for step in item.via]
+    return "\n".join(dict.fromkeys(rows)) + "\n" * bool(rows)
+
+
+def _levels(plan: Plan) -> str:
+    """The levels that are required, in words."""
+    return f"level {', '.join(str(int(level)) for level in plan.levels)}" if plan.levels else "no level is required"
+
+
+def _cost(plan: Plan) -> str:
+    """What the plan takes, and from what that is known."""
     runnable = [job for job in plan.jobs if not job.obstacles]
     known_from = " and ".join(sorted({str(job.cost_basis) for job in runnable})) or "nothing is run"
     most = max((job.gpu_count for job in runnable), default=0)
     cost = f"about {plan.gpu_minutes} GPU minutes ({known_from}), {count_of(most, 'GPU')} at most"
-    yield f"{count_of(len(plan.jobs), 'job')}, {cost}"
+    return f"{count_of(len(plan.jobs), 'job')}, {cost}"
+
+
+def _short_row(level: Level, plan: Plan) -> tuple[str, ...]:
+    """A level: its number, what its jobs take, their names, and the reason that the most places give."""
+    jobs = [job for job in plan.jobs if job.variant.level is level]
+    counted = Counter(reason.reason for reason in plan.reasons if reason.level is level)
+    reason = counted.most_common(1)[0][0] if counted else next((job.reason for job in jobs if job.reason), "")
+    more = f" (and {len(counted) - 1} more)" if len(counted) > 1 else ""
+    shown: list[str] = []
+    for job in jobs:
+        if shown and sum(map(len, shown)) + 2 * len(shown) + len(job.id) > _MOST_JOBS:
+            break
+        shown.append(job.id)
+    names = ", ".join(shown) + (f" +{len(jobs) - len(shown)}" if len(jobs) > len(shown) else "")
+    minutes = sum(job.gpu_minutes for job in jobs if not job.obstacles)
+    return str(int(level)), str(max((job.gpu_count for job in jobs), default=0)), str(minutes), names, reason + more
+
+
+def _short_cells(row: tuple[str, ...], widths: Sequence[int]) -> str:
+    return "  ".join([*(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]]).rstrip()
+
+
+def _some(title: str, found: Sequence[str], most: int) -> list[str]:
+    """The first of some sentences in so many rows at most, and how many more sentences there are."""
+    if not found:
+        return []
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    rows = textwrap.wrap(
+        f"{title}{on_one_line(found[0])}",
+        MOST_COLUMNS - len(more),
+        subsequent_indent=" " * len(title),
+        max_lines=most,
+        placeholder=" ...",
+    )
+    return [*rows[:-1], rows[-1] + more]
+
+
+def _tail(place: str) -> str:
+    """A place by its end, where a reader finds the function."""
+    return place if len(place) <= _MOST_PLACE else f"...{place[3 - _MOST_PLACE :]}"
+
+
+def _cut(row: str) -> str:
+    return row if len(row) <= MOST_COLUMNS else f"{row[: MOST_COLUMNS - 3].rstrip()}..."
+
+
+def _head(plan: Plan) -> Iterator[str]:
+    yield f"Plan for {plan.base[:12]}..{plan.head[:12]}: {_levels(plan)}"
+    yield from (f"The plan is incomplete: {on_one_line(sentence)}" for sentence in plan.incomplete)
+    yield from plan.notes
+    if not plan.levels:
+        return
+    yield _cost(plan)
     if plan.minutes_to_answer:
         minutes = count_of(plan.minutes_to_answer, "minute")
         yield f"Time to an answer: about {minutes} where no job waits for a machine"

@@ -1,0 +1,1 @@
+"""HTML pages: pure functions of frozen values, by templates that escape every value."""
