@@ -2,7 +2,7 @@
 
     python bench/performance_power.py [--cases 20000]
 
-Prints the tables of docs/parity.md. Noise between runs is normal on a logarithmic scale, or has heavy tails (Student's
+Prints the tables of bench/results/comparisons.md. Noise between runs is normal on a logarithmic scale, or has heavy tails (Student's
 t with 3 degrees of freedom) of the same spread.
 """
 
