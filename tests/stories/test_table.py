@@ -1,4 +1,4 @@
-"""docs/stories.md names every story, and none that is not there."""
+"""README.md of this folder names every story, and none that is not there."""
 
 import re
 from pathlib import Path
@@ -16,5 +16,5 @@ def test_the_table_names_every_story() -> None:
     whole = {Path(__file__).name, "test_machine.py", "test_walks.py"}
     files = [path for path in sorted(Path(__file__).parent.glob("test_*.py")) if path.name not in whole]
     there = {(file.name, name) for file in files for name in DEFINED.findall(file.read_text(encoding="utf-8"))}
-    named = NAMED.findall((ROOT / "docs/stories.md").read_text(encoding="utf-8"))
+    named = NAMED.findall((ROOT / "tests/stories/README.md").read_text(encoding="utf-8"))
     assert sorted(named) == sorted(there | {("test_machine.py", "")})
