@@ -23,9 +23,11 @@ from verl_e2e.config.action_settings import (
 )
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job, RehearsalJob
+from verl_e2e.core.model.record import CARD_MARKDOWN_FILE
 from verl_e2e.core.pulls.deliveries import BadDeliveryError, parse_event
 from verl_e2e.core.pulls.forge import Branch, MergeGroup, PullRef, Reference
 from verl_e2e.core.pulls.job_order import read_target
+from verl_e2e.core.report.run_card import MAX_MARKDOWN
 from verl_e2e.core.text.escape import one_line
 from verl_e2e.wiring.action import OrderPlace, action_handlers, check_order, digest_of_folder, take_order
 
@@ -113,8 +115,16 @@ def _order(environ: Mapping[str, str], say: _Say) -> int:
 
 
 def _digest(environ: Mapping[str, str], say: _Say) -> int:
-    """Print the digest of a run folder for the job that uploads it. All its writers must have ended."""
-    digest = digest_of_folder(load_step(DigestSettings, environ).folder)
+    """Print the digest of a run folder for the job that uploads it, and show its card in the summary of the job.
+
+    All its writers must have ended.
+    """
+    folder = load_step(DigestSettings, environ).folder
+    digest = digest_of_folder(folder)
+    card, summary = folder / CARD_MARKDOWN_FILE, environ.get("GITHUB_STEP_SUMMARY", "")
+    if summary and card.is_file():
+        with Path(summary).open("a", encoding="utf-8") as out:
+            out.write(card.read_text(encoding="utf-8", errors="replace")[:MAX_MARKDOWN])
     say(f"the digest of the run folder is {digest}")
     _write_outputs(environ, {"digest": digest})
     return 0

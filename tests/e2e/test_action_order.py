@@ -149,6 +149,15 @@ def test_a_folder_that_is_as_the_job_left_it_is_handed_over(at: GithubAdapters, 
     assert checked.done.returncode == 0, checked.done.stderr
 
 
+def test_the_summary_of_the_job_has_the_card(at: GithubAdapters, tmp_path: Path) -> None:
+    run, _ = handed_over(at, tmp_path)
+    summary = tmp_path / "summary.md"
+    summary.write_text("before\n")
+    (run / "card.md").write_text("### Fail - it broke\n")
+    done = Step(at, tmp_path / "again", "digest", VERL_E2E_FOLDER=str(run), GITHUB_STEP_SUMMARY=str(summary)).done
+    assert (done.returncode, summary.read_text()) == (0, "before\n### Fail - it broke\n"), done.stderr
+
+
 @pytest.mark.parametrize("what", ["content", "added", "removed", "link"])
 def test_a_folder_that_was_changed_after_the_job_is_not(at: GithubAdapters, tmp_path: Path, what: str) -> None:
     run, message = handed_over(at, tmp_path)

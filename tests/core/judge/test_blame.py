@@ -200,9 +200,11 @@ def test_what_is_no_fail_is_not_weighed() -> None:
 
 def test_what_related_runs_show_of_a_failure_is_told_to_programs_too() -> None:
     assert head().recurrence is None
+    assert head().blame.startswith("merge base not run")
     assert head((base(Result.FAIL, Stage.PEFT),)).recurrence is Recurrence.PRE_EXISTING
     assert head((PASSES, retry(Result.PASS))).recurrence is Recurrence.NOT_REPRODUCED
-    assert head((PASSES, retry(Result.FAIL, Stage.PEFT))).recurrence is None
+    assert head((PASSES, retry(Result.FAIL, Stage.PEFT))).recurrence is Recurrence.REGRESSION
+    assert head((base(Result.FAIL, Stage.PEFT),)).blame == ""
     assert head((PASSES, retry(Result.PASS))).causes == head().causes != ()
 
 

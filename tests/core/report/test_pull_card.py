@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 
 from tests.core.judged import judged_text, verdict_that_says
 from tests.core.pulls.entries import SMOKE, override, run
-from tests.fakes.places import ROOT
+from tests.fakes.places import FIXTURES, ROOT
 from tests.fakes.shown_pull import FAILED, card_that_says, shown_plan, shown_target_state
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.execution import ChangedFunction, Purpose
@@ -397,3 +397,16 @@ def test_of_many_earlier_heads_the_latest_are_shown() -> None:
     runs = tuple(earlier(RunState.LOST, minute=number, head_sha=f"{number:040}") for number in range(12))
     history = earlier_heads(replace(now, runs=runs))
     assert [int(head) for head, _, _ in history] == list(range(11, 1, -1))
+
+
+def test_a_red_card_says_what_where_whose_and_what_now_before_its_folds() -> None:
+    verdict = (FIXTURES / "runs" / "level0-lora-exception" / "verdict.json").read_text()
+    title = "Level 0 failed at peft"
+    red = of(_finished(result=Result.FAIL, sentence="LoRA could not be applied", verdict=verdict), planned=7)
+    text = card_that_says(JobStatus.FAILED, title, red)
+    before = text.partition("<details>")[0]
+    assert [row.partition("**")[2].partition(":")[0] for row in before.splitlines() if row.startswith("- **")] == [
+        *("What", "Where", "Whose", "Now")
+    ]
+    assert "| see above" in before
+    assert len(before.split()) <= 120

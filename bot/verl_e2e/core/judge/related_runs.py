@@ -226,7 +226,8 @@ def _weigh_retry(case: Case, alone: Decision, base: RelatedRun) -> Decision:
     else:
         retried = f"and the head {went} once, {_not_run(case, Role.RETRY, 'not retried')}"
     blame = _and_without_save(case, f"regression: {base_said}, {retried}")
-    return replace(alone, result=Result.FAIL, blame=blame, undecided=False)
+    shown = Recurrence.REGRESSION
+    return replace(alone, result=Result.FAIL, blame=blame, undecided=False, recurrence=shown)
 
 
 def _and_without_save(case: Case, text: str) -> str:

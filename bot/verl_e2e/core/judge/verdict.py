@@ -360,6 +360,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         undecided=alone.undecided,
         causes=causes,
         recurrence=decision.recurrence,
+        blame=decision.blame if decision.result is Result.FAIL else "",
     )
 
 

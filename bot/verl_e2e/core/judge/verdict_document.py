@@ -75,8 +75,10 @@ class Verdict:
     execution: ChangeExecution | None = None
     # What ended the run, as identifiers of `verl_e2e.core.model.outcome`; empty for a Pass.
     causes: tuple[str, ...] = ()
-    # What related runs show of the failure, None where they show neither.
+    # What related runs show of the failure, None where they show nothing.
     recurrence: Recurrence | None = None
+    # What caused a Fail by the related runs, as a clause; empty for anything else.
+    blame: str = ""
 
     @property
     def never_entered(self) -> bool:

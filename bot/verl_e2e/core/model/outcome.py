@@ -94,6 +94,8 @@ class Recurrence(StrEnum):
     PRE_EXISTING = "pre_existing"
     # A retry on the head passed.
     NOT_REPRODUCED = "not_reproduced"
+    # The merge base passes, or gets beyond it, and no retry on the head passed.
+    REGRESSION = "regression"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Decision:
     marks: tuple[str, ...] = ()
     # What ended the run, as identifiers; where `at` says it, they may be left out.
     causes: tuple[str, ...] = ()
-    # What related runs show of the failure, None where they show neither.
+    # What related runs show of the failure, None where they show nothing.
     recurrence: Recurrence | None = None
 
 

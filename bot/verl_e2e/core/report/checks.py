@@ -39,6 +39,7 @@ from verl_e2e.core.report.verdict_rows import (
     command_rows,
     curves,
     deliverable_rows,
+    failure_rows,
     key_lines,
     links,
     requested_rows,
@@ -125,6 +126,8 @@ def waits(standing: JobStanding) -> bool:
 
 def _job_summary(verdict: Verdict) -> Iterator[TextBlock]:
     """The deliverables, and the lines that decided, not folded: a reader begins with them."""
+    if told := failure_rows(verdict):
+        yield TextBlock("", told, "", 4_000)
     for table, share in ((requested_rows(verdict), 2_000), (deliverable_rows(verdict), 20_000)):
         if table:
             yield TextBlock("", table, "", share)
@@ -166,6 +169,10 @@ def gate_text(found: Iterable[JobStanding], gate: Gate, notices: tuple[str, ...]
         count = "**No job is required.**" if gate.is_open else f"**{sentence(gate.title, 600)}**"
     blocks = [TextBlock("", (count,), "", 1_000)]
     blocks += [TextBlock("", (sentence(notice, 600),), "", 1_000) for notice in notices]
+    failed = next((row for row in required if row.state is JobStatus.FAILED and row.run is not None), None)
+    verdict = read_verdict(failed.run.verdict) if failed and failed.run else None
+    if failed and verdict is not None:
+        blocks.append(TextBlock(f"**{markdown(failed.wanted.id, 80)}**\n", failure_rows(verdict)[:3], "", 2_000))
     executed = execution_line(joined_execution(required), done=gate.status is not JobStatus.RUNNING)
     if executed:
         blocks.append(TextBlock("", (f"{EXECUTED_TITLE}: {sentence(executed, 1500)}",), "", 4_000))

@@ -5,7 +5,7 @@ one that does not, each block keeps to its share and loses rows from its end, an
 through `verl_e2e.core.text.escape`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from verl_e2e.core.judge.execution import EXECUTED_TITLE, execution_line, execution_rows
@@ -27,6 +27,7 @@ from verl_e2e.core.report.verdict_rows import (
     command_rows,
     curves,
     deliverable_rows,
+    failure_rows,
     key_lines,
     links,
     requested_rows,
@@ -64,6 +65,8 @@ _WORST = (
 )
 
 
+# The jobs whose failures a card tells before its table, and how many.
+_ENDED_BADLY, _MOST_FAILURES = (JobStatus.FAILED, JobStatus.BLOCKED), 2
 # Jobs that no verdict stands for yet.
 _TO_RUN = frozenset({JobStatus.RUNNING, JobStatus.WAITING, JobStatus.HELD})
 _OWN = ", ".join(" of ".join(reversed(name.split("#"))) for name in SUSPECTS_WORD)
@@ -80,7 +83,13 @@ NOT_PINNED = (
 
 def render_pull_card(target_state: TargetState, steps: Actions) -> str:
     """The comment's Markdown after the actions, the marker first, at most 60,000 characters."""
-    blocks = (_head(target_state, steps), _table(steps.standings), *_folds(target_state, steps))
+    shown = _shown_failures(steps.standings)
+    blocks = (
+        _head(target_state, steps),
+        *_failures(shown),
+        _table(steps.standings, shown),
+        *_folds(target_state, steps),
+    )
     most = MAX_CARD - len(MARKER) - 1
     whole = fit_blocks(tuple(replace(block, share=_ANY) for block in blocks), _ANY, _CUT)
     return f"{MARKER}\n{whole if len(whole) <= most else fit_blocks(blocks, most, _CUT)}"
@@ -141,7 +150,24 @@ def card_notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
     return tuple(rows)
 
 
-def _table(standings: Sequence[JobStanding]) -> TextBlock:
+def _shown_failures(standings: Sequence[JobStanding]) -> dict[str, tuple[str, ...]]:
+    """What, where, whose and what now of the first required jobs that ended badly, by job id: fails before the rest."""
+    ended = [item for item in standings if item.wanted.required and item.state in _ENDED_BADLY and item.run is not None]
+    rows: dict[str, tuple[str, ...]] = {}
+    for standing in sorted(ended, key=lambda item: _ENDED_BADLY.index(item.state))[:_MOST_FAILURES]:
+        verdict = read_verdict(standing.run.verdict) if standing.run else None
+        if verdict is not None and (found := failure_rows(verdict)):
+            rows[standing.wanted.id] = found
+    return rows
+
+
+def _failures(shown: dict[str, tuple[str, ...]]) -> Iterator[TextBlock]:
+    for job_id, rows in shown.items():
+        yield TextBlock(f"**{markdown(job_id, 80)}**\n", rows, "", 2_000)
+
+
+def _table(standings: Sequence[JobStanding], shown: Collection[str]) -> TextBlock:
+    """The jobs; those whose failure is told above have no reason of their own."""
     if not standings:
         return TextBlock("", (), "", 100)
     rows = []
@@ -156,6 +182,7 @@ def _table(standings: Sequence[JobStanding]) -> TextBlock:
             alone = all(item is None for item in others)
             alone = alone and standing.state not in (JobStatus.ACCEPTED, JobStatus.WAITING)
             detail, before = said if alone and said else detail, attempts_line(standing)
+            detail = "see above" if wanted.id in shown and alone else detail
             detail = f"{detail}; {before}" if before else detail
         again = f" (attempt {run.attempt})" if run is not None and run.attempt > 1 else ""
         planned, minutes = _planned(standing), used_minutes(standing)

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.text.escape import markdown, one_line, sentence
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.execution import Entered, Side
+from verl_e2e.core.model.outcome import Recurrence, Result
+from verl_e2e.core.text.escape import code, markdown, one_line, sentence
 
 _MAX_LINK = 500
 _MAX_COMMAND = 12_000
@@ -64,6 +67,65 @@ def key_lines(verdict: Verdict) -> tuple[str, ...]:
             where = f"{item.file}:{item.line}" if item.line else item.file
             rows.append(f"{one_line(where, 200)}: {one_line(item.excerpt, 300)}")
     return tuple(rows)
+
+
+# Whose failure it is, by what the related runs show.
+_WHOSE = {
+    Recurrence.REGRESSION: "this change",
+    Recurrence.PRE_EXISTING: "not this change, it was there before",
+    Recurrence.NOT_REPRODUCED: "not shown, it passed when it ran again",
+}
+_MOST_SOURCE, _MOST_SAID = 160, 240
+# What a tree under test is called in a path.
+_TREES = re.compile(r"^\$WORK/(bridge|verl)/")
+
+
+def failure_rows(verdict: Verdict) -> tuple[str, ...]:
+    """What failed, where, whose it is and what to do now, as four rows of Markdown; empty for a Pass.
+
+    Where the error has a frame in Megatron-Bridge, Megatron-LM or verl, its line is shown with its source, and beside
+    it what the change did in that file.
+    """
+    if verdict.result is Result.PASS:
+        return ()
+    stage = f" (in {verdict.stage})" if verdict.stage else ""
+    whose = "not shown to be this change: a Blocked is no evidence against it"
+    if verdict.recurrence is not None:
+        whose = _WHOSE[verdict.recurrence]
+    elif verdict.result is Result.FAIL or verdict.undecided:
+        whose = "not decided between this change and what it is based on"
+    whose += f"; {verdict.blame}" if verdict.blame else ""
+    rows = [
+        f"- **What:** {verdict_sentence(verdict.cause or verdict.sentence, _MOST_SAID)}{stage}",
+        f"- **Where:** {_place(verdict)}",
+        f"- **Whose:** {verdict_sentence(whose, _MOST_SAID)}",
+    ]
+    return (*rows, *(f"- **Now:** {verdict_sentence(fix, _MOST_SAID)}" for fix in verdict.followups[:1]))
+
+
+def _place(verdict: Verdict) -> str:
+    """The frame that matters, else what was read of the run where it shows; with what the change did there."""
+    frame = verdict.frame
+    functions = verdict.execution.functions if verdict.execution else ()
+    changed = [item for item in functions if item.side is Side.HEAD]
+    if frame is None:
+        at = next((item for item in verdict.evidence if item.criterion == verdict.decided_by), None)
+        at = at or next((item for item in verdict.key_lines if item.state is State.BROKEN), None)
+        found = code(f"{at.file}:{at.line}" if at.line else at.file, 200) if at and at.file else "no line of the log"
+        said = f": {code(at.excerpt, _MOST_SOURCE)}" if at and at.line and at.excerpt else ""
+        ran = [item for item in changed if item.entered is Entered.IN_VERL]
+        touched = f"; of this change ran {code(f'{ran[0].path}:{ran[0].symbol}', 200)}" if ran else ""
+        return f"{found}{said}{touched}"
+    path = _TREES.sub("", frame.path)
+    source = f": {code(frame.source, _MOST_SOURCE)}" if frame.source else ""
+    in_file = [item for item in changed if item.path == path]
+    nearest = min(in_file, key=lambda item: abs(item.first_line - frame.line), default=None)
+    beside = ""
+    if nearest is not None:
+        lines = sorted({*nearest.ran, *nearest.missed})
+        at_lines = f" at {'line' if len(lines) == 1 else 'lines'} {', '.join(map(str, lines[:3]))}" if lines else ""
+        beside = f"; this change touches {code(nearest.symbol or path, 120)}{at_lines}"
+    return f"{code(f'{path}:{frame.line}', 240)} in {code(frame.function, 80)}{source}{beside}"
 
 
 def curves(verdict: Verdict) -> Iterator[str]:
