@@ -2,8 +2,8 @@
 
     python bench/performance_power.py [--cases 20000]
 
-Prints the tables of bench/results/comparisons.md. Noise between runs is normal on a logarithmic scale, or has heavy tails (Student's
-t with 3 degrees of freedom) of the same spread.
+Prints the tables of bench/results/comparisons.md. Noise between runs is normal on a logarithmic scale, or has heavy
+tails (Student's t with 3 degrees of freedom) of the same spread.
 """
 
 import argparse

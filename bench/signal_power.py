@@ -2,7 +2,8 @@
 
     python bench/signal_power.py [--runs 10000]
 
-Prints the tables of bench/results/learning-signal.md. Noise has standard deviation 1 at every strength of autocorrelation.
+Prints the tables of bench/results/learning-signal.md. Noise has standard deviation 1 at every strength of
+autocorrelation.
 """
 
 import argparse
