@@ -87,7 +87,6 @@ NOT_TYPED = {
     r"^bash -x$|^gh attestation verify$|^verl-e2e / (ledger|rehearsal)$|^zstd -dc$": "a name in a sentence",
     r"^python (bench|tools)/": "measures for minutes, or writes pages; it is compiled",
     r"^verl-e2e policy settings ": "composes verl's own configuration, which the small verl of the pages does not have",
-    r"\.venv312": "needs a second interpreter",
     r"^make rehearsal-env\b|^verl-e2e rehearse ": "needs PyTorch; tests of the marker rehearsal drive it",
     r"^git switch --orphan ": "pushes a branch to GitHub",
     r"^python3 -m verl\.trainer\.main_ppo$": "a name in a sentence",
