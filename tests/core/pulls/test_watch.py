@@ -97,6 +97,27 @@ def test_no_one_is_blamed_by_runs_that_say_nothing(data: st.DataObject) -> None:
     assert (found.ending is SearchEnd.CULPRIT) == (len(blamed) == 1)
 
 
+@given(st.data())
+def test_no_one_is_named_by_what_the_planner_left_out_and_no_run_showed(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 12))
+    mattering = data.draw(st.sets(st.integers(1, count)))
+    culprit = data.draw(st.integers(1, count))
+    silent = data.draw(st.sets(st.integers(1, count), max_size=4))
+    says = broken_since(culprit)
+    found, _, _ = searched(count, mattering, lambda at, turn: NOTHING if at in silent else says(at, turn), confirm=True)
+    assert name(culprit) in [commit.sha for commit in found.commits]
+    assert (found.ending is SearchEnd.CULPRIT) == (len(found.commits) == 1)
+
+
+def test_a_search_that_ends_before_it_is_confirmed_names_all_that_may_have_done_it() -> None:
+    """The planner leaves commit 2 out, and nothing but its word speaks against it."""
+    step = next_run(name(0), history(3), {name(1), name(3)}, {name(0): [GOOD], name(1): [GOOD]}, confirm=True)
+    assert isinstance(step, NextRun)
+    assert step.confirms
+    assert [commit.sha for commit in step.so_far.commits] == [name(2), name(3)]
+    assert step.so_far.ending is SearchEnd.UNSEPARATED
+
+
 def test_a_job_that_comes_and_goes_blames_no_commit() -> None:
     found, _, confirmations = searched(
         8, set(range(1, 9)), lambda at, turn: BAD if (at == 4 and not turn) or at == 8 else GOOD, confirm=True

@@ -120,13 +120,15 @@ def next_run(
     high = min((place for place in range(low + 1, len(line)) if Seen.BAD in says[line[place]]), default=high)
     between = commits[low:high]
     suspects = [commit for commit in between if commit.sha in mattering] or list(between)
+    # That no run can notice the others is the planner's word, which is not taken where a commit is to be confirmed.
+    either = between if confirm else suspects
     untried = [place for place, commit in enumerate(suspects[:-1]) if not runs.get(commit.sha)]
     if untried:
         middle = (len(suspects) - 1) // 2
         nearest = min(untried, key=lambda place: (abs(place - middle), place))
-        return NextRun(suspects[nearest].sha, found(SearchEnd.UNSEPARATED, suspects))
+        return NextRun(suspects[nearest].sha, found(SearchEnd.UNSEPARATED, either))
     if len(suspects) > 1 or Seen.GOOD not in says[line[low]]:
-        return found(SearchEnd.UNSEPARATED, suspects)
+        return found(SearchEnd.UNSEPARATED, either)
     (blamed,) = suspects
     place = line.index(blamed.sha)
     # What lies between two commits that matter is the same to the job, but for what the planner missed.
@@ -136,7 +138,10 @@ def next_run(
     shown = [_shown(line[at], [line[same] for same in alike], runs, seen) for at, alike, seen in border]
     for (at, _, _), enough in zip(border, shown, strict=True):
         if confirm and not enough and Seen.NOTHING not in runs.get(line[at], ()):
-            return NextRun(line[at], found(SearchEnd.CULPRIT, suspects, blamed.sha), confirms=True)
+            return NextRun(line[at], found(SearchEnd.UNSEPARATED, either), confirms=True)
+    if confirm and len(between) > 1:
+        # A run of the commit itself, or of the one right before it, says nothing.
+        return found(SearchEnd.UNSEPARATED, either)
     return found(SearchEnd.CULPRIT, suspects, blamed.sha, confirmed=all(shown))
 
 

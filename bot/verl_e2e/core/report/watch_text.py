@@ -80,15 +80,18 @@ def issue_of(broken: Break) -> Message:
 
 def _answer(broken: Break) -> str:
     found, count = broken.found, len(broken.found.commits)
+    one_of = f"One of {count_of(count, 'commit')} broke it"
+    if count == 1:
+        one_of = f"It is not shown whether {_named(found.commits[0])} broke it"
     match found.ending:
         case SearchEnd.CULPRIT:
             whose = "A commit of verl" if broken.job.of_verl else "A commit"
             answer = f"{whose} broke it: {_named(found.commits[0])}."
         case SearchEnd.UNSEPARATED:
-            answer = f"One of {count_of(count, 'commit')} broke it; the runs between them say nothing of this failure."
+            answer = f"{one_of}; the runs {'before' if count == 1 else 'between them'} say nothing of this failure."
         case SearchEnd.SPENT:
             limit = "the GPU minutes that the policy gives a round (`schedule.gpu_minutes`) are used up"
-            answer = f"One of {count_of(count, 'commit')} broke it; {limit}."
+            answer = f"{one_of}; {limit}."
         case SearchEnd.OTHERWISE:
             needs = "host, image, packages or the settings of the job"
             answer = f"No commit broke it: {code(found.good)} passed before and fails now, so {needs} changed."
