@@ -1,16 +1,18 @@
 """A watched branch: rounds on its tip, the search for what broke a job, its issue, and newer commits of verl."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.core.pulls.entries import asked
-from tests.fakes.app import APP, BASE, POLICY, REPOSITORY, App, blocks, fails, passes
+from tests.fakes.app import APP, BASE, POLICY, REPOSITORY, App, FakeSource, blocks, fails, passes
 from tests.fakes.trees import sha
 from verl_e2e.adapters.derived_ledger import DerivedLedger
 from verl_e2e.config.policy import POLICY_PATH, load_policy
 from verl_e2e.config.validation import ConfigError
-from verl_e2e.core.model.change import HistoryCommit
+from verl_e2e.core.model.change import Change, HistoryCommit
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.pulls.forge import Branch
@@ -223,6 +225,36 @@ def test_a_commit_that_cannot_be_run_is_not_blamed() -> None:
     (body,) = watched.issues
     assert "One of 3 commits broke it" in body
     assert all(sha(name) in body for name in ("c2", "c3", "c4"))
+
+
+class HalfReadable(FakeSource):
+    """Trees of which one commit cannot be read."""
+
+    def change(self, base: str, head: str) -> Change:
+        if head == sha("broken tree"):
+            raise UserError("it holds no package")
+        return super().change(base, head)
+
+
+@pytest.mark.parametrize("place", [1, 3])
+def test_a_commit_that_cannot_be_planned_ends_neither_a_search_nor_the_watch(place: int) -> None:
+    watched = BranchInMemory()
+    app = watched.app
+    app.handlers = app.connect(analysis=replace(app.analysis(), changes=lambda _: HalfReadable(app.paths, app.same)))
+    watched.until_settled()
+    names = ["c1", "c2", "c3"]
+    names[place - 1] = "broken tree"
+    for name in names:
+        watched.commit(name)
+    watched.broken = broken_since(names)
+    watched.next_day()
+    watched.until_settled()
+    watched.commit("c4")
+    watched.broken = broken_since([*names, "c4"])
+    watched.next_day()
+    watched.until_settled()
+    (body,) = watched.issues
+    assert "One of" in body if place == 1 else f"A commit broke it: `{sha('c1')}`" in body
 
 
 def test_a_job_that_never_passed_blames_no_one() -> None:

@@ -175,12 +175,14 @@ class _Look:
         return now.model_copy(update={"over": True})
 
     def _after(
-        self, rows: tuple[WatchedJob, ...], commit: str, found: Iterable[JobStanding], *, verl: bool = False
+        self, rows: tuple[WatchedJob, ...], commit: str, found: tuple[JobStanding, ...], *, verl: bool = False
     ) -> tuple[WatchedJob, ...]:
         """The rows of the jobs after a round on a commit of the branch, or of verl; what passes again is told.
 
-        A job that the policy does not ask for any more has no row.
+        A job that the policy does not ask for any more has no row; a commit that cannot be planned changes none.
         """
+        if not found:
+            return rows
         known = {row.job_id: row for row in rows if row.of_verl is verl}
         made: list[WatchedJob] = []
         for standing in found:
@@ -207,8 +209,10 @@ class _Look:
         if found is None or not found.answered:
             return now
         with_it = tuple(item for item in found.standings if _has_own_verl(item.wanted))
+        if not with_it:
+            return now.model_copy(update={"over": True})
         now = now.model_copy(update={"verl": newest, "jobs": self._after(now.jobs, newest, with_it, verl=True)})
-        if with_it and all(item.state is JobStatus.PASSED for item in with_it):
+        if all(item.state is JobStatus.PASSED for item in with_it):
             jobs = [_plain_id(item.wanted.id) for item in with_it]
             self._tell(bump_message(self.branch, self.policy, newest, now.head, jobs))
         return now
@@ -288,6 +292,8 @@ class _Look:
     ) -> _Ran | None:
         """Where the jobs of a commit stand, `only` that of one id; None where nothing may run now.
 
+        A commit that cannot be planned has no standings.
+
         With `starts` those are started that have no run, with `again` the job once more.
         """
         own, target = self.own, _commit(self.branch, sha)
@@ -311,8 +317,10 @@ class _Look:
         )
         made = own.required_jobs.prepare(target, self.policy, asked)
         if made.plan is None:
+            # Waiting brings no plan of the same commit: its runs say nothing.
             log.warning("a commit of the branch cannot be run: %s", made.problem)
-        if made.plan is None or own.queue.pause_of(target.repository) is not None:
+            return _Ran((), ())
+        if own.queue.pause_of(target.repository) is not None:
             return None
         asked_for = made.wanted
         for job in asked_for:
