@@ -1,6 +1,7 @@
 """A defect that the policy declares, through the whole service: what avoids it is required, and what has it excuses."""
 
 import json
+from datetime import UTC, datetime
 
 from tests.app.test_reconciling import ask, finish, gate, live, look
 from tests.core.builders import make_job
@@ -9,9 +10,11 @@ from tests.fakes.small_bridge import BASE as FILES
 from tests.fakes.small_bridge import LORA, TOP, USES
 from tests.fakes.trees import FakeSummaries, FakeTrees, sha
 from verl_e2e.app.analysis import DirectAnalysis
+from verl_e2e.app.plan_change import Planner
 from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.outcome import DEFECT_CAUSE, Result
+from verl_e2e.core.pulls.forge import Target
 from verl_e2e.core.pulls.ledger import Run
 
 USER = (
@@ -50,7 +53,12 @@ defects:
 """
     app = App()
     app.hub.files[(BASE, POLICY_PATH)] = policy.encode()
-    analysis = DirectAnalysis(lambda _: trees, USES, FakeSummaries(), app.folders)
+
+    class OfToday(DirectAnalysis):
+        def _planner(self, target: Target) -> Planner:
+            return Planner(self.changes(target), self.uses, self.summaries, app.clock.now().date())
+
+    analysis = OfToday(lambda _: trees, USES, FakeSummaries(), app.folders)
     app.handlers = app.connect(analysis=analysis, changes=lambda _: trees)
     app.open()
     look(app)
@@ -96,3 +104,16 @@ def test_once_the_code_that_has_the_defect_changes_the_job_is_required_and_judge
     look(app)
     assert last(app, NAMED).result is Result.FAIL
     assert gate(app)[1] == "failure"
+
+
+def test_a_plan_that_is_at_hand_ends_with_the_last_day_of_a_defect() -> None:
+    app = opened(LORA)
+    last_day = datetime(2099, 1, 1, 23, tzinfo=UTC)
+    app.clock.pass_s((last_day - app.clock.now()).total_seconds())
+    look(app)
+    finish(app, SMOKE, passes)
+    look(app)
+    assert of_level_3(app) == [AVOIDING]
+    app.clock.pass_s(3600)
+    look(app)
+    assert NAMED in of_level_3(app)

@@ -4,13 +4,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.model.test_execution_maps import map_of
-from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo, planner_over
+from tests.fakes.trees import FakeSummaries, FakeTrees, Files, LinkTo, planner_over, sha
 from verl_e2e.app.plan_change import (
     OtherRepositoryError,
     Planned,
@@ -24,6 +25,7 @@ from verl_e2e.config.maps import maps_content
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import ExecutionMaps
+from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.plan import Plan
 from verl_e2e.core.plan.plan_document import plan_json
@@ -412,6 +414,21 @@ def test_a_bump_is_compared_where_both_commits_are_at_hand() -> None:
 
 
 CORE = "3rdparty/Megatron-LM"
+
+
+def test_a_defect_of_a_megatron_lm_is_not_known_of_another_one() -> None:
+    pins = sha("pinned"), sha("another")
+    entry = {"name": "of core", "level": 3, "verl": POLICY.verl.commit, "objects": {CORE: pins[0]}}
+    told = {"until": date(2030, 1, 1), "reason": "it raises", "evidence": "a run"}
+    policy = POLICY.model_copy(update={"defects": (KnownDefect.model_validate({**entry, **told}),)})
+
+    class Pinned(FakeTrees):
+        def links(self, revision: str) -> Mapping[str, str]:
+            return {**super().links(revision), CORE: f"commit {pins[0]}"}
+
+    made = planner_over(Pinned({"base": WHOLE, "head": {**WHOLE, "a.md": ""}, "verl": CALLER}), policy)
+    known = [made.plan("base", "head", policy, megatron_lm=pin).effects for pin in ("", *pins)]
+    assert [len(effects.defects) for effects in known if effects is not None] == [1, 1, 0]
 
 
 def bumped_planner(core: dict[str, dict[str, str]], policy: Policy = POLICY) -> Planner:

@@ -362,10 +362,12 @@ class Planner:
             raise UserError(str(error)) from None
 
     def _defects(self, change: Change, policy: Policy) -> tuple[KnownDefect, ...]:
-        """The defects of the policy that the code at the head is known to have today."""
+        """The defects of the policy that the changed code is known to have today."""
         if not policy.defects:
             return ()
-        objects, today = self._objects(change.head), self._today
+        # A submodule may be at another commit than the head pins.
+        moved = {item.path: item.submodule.new for item in change.paths if item.submodule and item.submodule.new}
+        objects, today = {**self._objects(change.head), **moved}, self._today
         return tuple(item for item in policy.defects if not item.ended(policy.verl.commit, objects, today))
 
     def _objects(self, revision: str) -> Mapping[str, str]:

@@ -126,7 +126,10 @@ class RequiredJobs:
 
     def prepare(self, target: Target, policy: Policy, entries: tuple[GivenEntry, ...]) -> Prepared:
         """The plan of the target and every wanted job, complete or with what is missing."""
-        key = (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest)
+        today = self.clock.now().date()
+        # A plan ends with the entries of the policy that it rests on.
+        over = (defect.name for defect in policy.defects if today > defect.until)
+        key = (repository_of(target), target.base_sha, target.head_sha, policy.source, policy.text_digest, *over)
         try:
             trees = self.changes(target)
             found = self._recent(key, target, policy)
@@ -247,7 +250,7 @@ def _extras(
             checkpoint = Checkpoint(model_id=options["model"]) if "model" in options else outline.checkpoint
             changed = with_obstacles(replace(outline, variant=variant, checkpoint=checkpoint), policy)
             ref, image = options.get("verl_ref", policy.verl.commit), options.get("image", "")
-            known = found.effects.defects if found.effects else ()
+            known = of_core.effects.defects if of_core.effects else ()
             made = builder.wanted(
                 changed, ref, image, mark, core, required=False, asked_by=request.source, defects=known
             )
