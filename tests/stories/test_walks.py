@@ -1,5 +1,6 @@
 """How many files one event passes through, held to a budget: a change that raises one says why."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from verl_e2e.cli import cli
 from verl_e2e.cli.command import EXIT_BLOCKED
 
 # At most so many files of ours; what is aimed at is below.
-BUDGETS = {"webhook": 59, "plan": 45, "judge": 39, "run": 50}
+# The report of a run, its comparisons and the rows of a failure brought three files to `judge` and five to `run`.
+BUDGETS = {"webhook": 59, "plan": 45, "judge": 42, "run": 55}
 AIMS = {"webhook": 60, "plan": 45, "judge": 45, "run": 50}
 
 
@@ -58,8 +60,9 @@ def test_plan(tmp_path: Path) -> None:
     held("plan", typed(*words))
 
 
-def test_judge() -> None:
-    held("judge", typed("judge", ROOT / "bot/verl_e2e/demo/recording"))
+def test_judge(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(ROOT / "bot/verl_e2e/demo/recording", tmp_path / "run"))
+    held("judge", typed("judge", folder))
 
 
 def test_run_on_a_host_without_a_gpu(host: Host, tmp_path: Path) -> None:

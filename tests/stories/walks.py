@@ -30,6 +30,8 @@ class Walk:
         """Note a call; what `sys.setprofile` takes."""
         code = frame.f_code
         ours = event == "call" and code.co_flags & CO_OPTIMIZED and code.co_filename.startswith(_OURS)
+        # A template is compiled to functions, and is a page and no code.
+        ours = ours and code.co_filename.endswith(".py")
         if ours and (not code.co_name.startswith("<") or code.co_name == "<lambda>"):
             self.functions.add((code.co_filename, code.co_qualname, code.co_firstlineno))
 

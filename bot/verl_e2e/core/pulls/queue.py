@@ -142,8 +142,9 @@ class Admission:
 def admit(snapshot: QueueSnapshot, pools: Collection[Pool], now: datetime) -> Admission:
     """The runs that start now, the order of the others, and those that are held."""
 
-    def turn(entry: QueueEntry) -> tuple[bool, bool, int, datetime, str]:
-        return entry.scheduled, entry.number is not None, _PRIORITIES.index(entry.priority), entry.since, entry.key
+    def turn(entry: QueueEntry) -> tuple[bool, bool, int, datetime, int, str]:
+        urgency = (entry.scheduled, entry.number is not None, _PRIORITIES.index(entry.priority))
+        return *urgency, entry.since, entry.number or 0, entry.key
 
     pauses = pauses_of(snapshot.switches)
     of_pool: dict[Pool | None, list[QueueEntry]] = defaultdict(list)
