@@ -91,8 +91,8 @@ def implications_table() -> str:
     for implication in IMPLICATIONS:
         axes = [str(Trait(axis, value)) for axis, value in implication.axes.items()]
         models = [f"a model with `{feature}`" for feature in sorted(implication.features)]
-        rows.append((str(implication.trait), ", ".join((*axes, *models)), implication.source))
-    return _table(("setting", "needs", "source"), rows)
+        rows.append((str(implication.trait), ", ".join((*axes, *models))))
+    return _table(("setting", "needs"), rows)
 
 
 def exclusions_table() -> str:
@@ -100,14 +100,14 @@ def exclusions_table() -> str:
     rows = []
     for exclusion in EXCLUSIONS:
         together = " with ".join(map(str, exclusion.traits))
-        rows.append((together, _KINDS[exclusion.kind], exclusion.reason, exclusion.source))
-    return _table(("settings", "they are", "reason", "source"), rows)
+        rows.append((together, _KINDS[exclusion.kind], exclusion.reason))
+    return _table(("settings", "they are", "reason"), rows)
 
 
 def masks_table() -> str:
     """Which wants are kept in different jobs."""
-    rows = ((str(mask.hiding), ", ".join(map(str, mask.hidden)), mask.reason, mask.source) for mask in MASKS)
-    return _table(("setting", "not with a want for", "reason", "source"), rows)
+    rows = ((str(mask.hiding), ", ".join(map(str, mask.hidden)), mask.reason) for mask in MASKS)
+    return _table(("setting", "not with a want for", "reason"), rows)
 
 
 def _values(axis: Axis) -> str:
