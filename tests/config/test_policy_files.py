@@ -57,6 +57,36 @@ def test_a_good_policy_has_its_defaults() -> None:
     assert str(policy.image) == "verlai/verl:latest"
 
 
+def test_a_policy_that_extends_the_packaged_one_replaces_whole_keys() -> None:
+    text = "schema: 1\nextends: default\nimage: {name: own/verl, tag: one}\nfamily_jobs: 2\n"
+    policy, packaged = load_policy(text, "p.yml"), packaged_policy()
+    assert (str(policy.image), policy.family_jobs) == ("own/verl:one", 2)
+    assert (policy.rules, policy.families, policy.verl) == (packaged.rules, packaged.families, packaged.verl)
+    assert policy.source == "p.yml"
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("image: {name: own/verl}", "p.yml:3: image.tag: missing; this key is required"),
+        ("family_job: 2", "p.yml:3: family_job: unknown key; did you mean 'family_jobs'?"),
+        ("family_jobs: 0", "p.yml:3: family_jobs: 0 is not allowed; write at least 1"),
+    ],
+)
+def test_mistakes_of_an_extending_policy_are_those_of_its_own_lines(line: str, shown: str) -> None:
+    assert problems(f"schema: 1\nextends: default\n{line}\n") == [shown]
+
+
+def test_what_no_longer_fits_the_packaged_policy_says_whose_key_it_is() -> None:
+    found = problems("schema: 1\nextends: default\nfamilies: []\n")
+    assert found
+    assert all("the packaged policy's" in line and line.startswith("p.yml:1: ") for line in found), found
+
+
+def test_only_the_packaged_policy_can_be_extended() -> None:
+    assert problems("schema: 1\nextends: mine\n")[0].startswith('p.yml:2: extends: "mine" is not allowed')
+
+
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     (

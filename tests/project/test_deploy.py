@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,16 @@ def test_an_image_copies_what_is_there_and_what_is_sent_to_its_build(name: str) 
     sent = {line.removeprefix("!") for line in (ROOT / ".containerignore").read_text().splitlines()}
     assert "pyproject.toml" in sources
     assert [source for source in sources if not (ROOT / source).exists()] == []
-    assert [source for source in sources if source.split("/")[0] not in sent] == []
+    assert [source for source in sources if not {source, source.split("/")[0]} & sent] == []
+
+
+@pytest.mark.parametrize("name", ["Containerfile", "Containerfile.rehearsal"])
+def test_an_image_copies_what_the_wheel_takes_from_outside_its_packages(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    taken = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert ".github/workflows/verl-e2e.yml" in taken
+    for path in taken:
+        assert f"COPY {path} {path}\n" in (ROOT / name).read_text()
 
 
 def test_the_image_of_rehearsals_has_what_the_command_asks_for() -> None:

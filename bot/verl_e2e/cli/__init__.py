@@ -1,10 +1,11 @@
 """The command `verl-e2e`: the entry point that reads argv, environment and clock, and maps outcomes to exit codes."""
 
-from verl_e2e.cli import judge, plan, rehearse, run, serve
+from verl_e2e.cli import init, judge, plan, rehearse, run, serve
 from verl_e2e.cli.command import cli, main
 
 # In the order of a pull request's life.
 for verb in (
+    init.init_verb,
     plan.plan_verb,
     plan.explain_verb,
     rehearse.rehearse_verb,

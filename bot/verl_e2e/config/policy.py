@@ -2,16 +2,19 @@
 request; and the workflow that runs a job.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from verl_e2e.config.validation import YamlDocument, load_yaml, validate
-from verl_e2e.core.plan.policy import Policy, PolicyFile
+from verl_e2e.config.validation import ConfigError, Problem, YamlDocument, load_yaml, validate
+from verl_e2e.core.plan.policy import EXTENDED, Policy, PolicyFile
 from verl_e2e.ports import ChangeSource
 
 POLICY_PATH = ".github/verl-e2e.yml"
 _PACKAGED = "policy/megatron-bridge.yml"
+_ROOT = Path(__file__).resolve().parents[3]
 
 
 def load_policy(text: str | bytes, source: str, digest: str = "") -> Policy:
@@ -20,22 +23,50 @@ def load_policy(text: str | bytes, source: str, digest: str = "") -> Policy:
 
 
 def _policy(document: YamlDocument, digest: str = "") -> Policy:
-    return Policy(**dict(validate(document, PolicyFile)), source=document.source, text_digest=digest)
+    own = document.value
+    extends = isinstance(own, Mapping) and own.get("extends") == EXTENDED
+    if extends:
+        document = replace(document, value={**_packaged().value, **own})
+    try:
+        read = validate(document, PolicyFile)
+    except ConfigError as error:
+        if not extends:
+            raise
+        raise ConfigError(_of_packaged(problem, own) for problem in error.problems) from None
+    return Policy(**dict(read), source=document.source, text_digest=digest)
+
+
+def _of_packaged(problem: Problem, own: Mapping[str, object]) -> Problem:
+    """A mistake in a key that an extending file does not have: what it has no longer fits the packaged policy."""
+    key = problem.key.partition(".")[0]
+    if not key or key in own:
+        return problem
+    what = f"{problem.what}, and `{key}` is the packaged policy's"
+    return replace(problem, what=what, fix=problem.fix or f"write `{key}` into this file too")
+
+
+@cache
+def _packaged() -> YamlDocument:
+    text = files("verl_e2e").joinpath(_PACKAGED).read_bytes()
+    return load_yaml(text, f"packaged default ({_PACKAGED})", packaged=True)
 
 
 @cache
 def packaged_policy() -> Policy:
     """The policy for a repository without a policy file, written for Megatron-Bridge."""
-    text = files("verl_e2e").joinpath(_PACKAGED).read_bytes()
-    return _policy(load_yaml(text, f"packaged default ({_PACKAGED})", packaged=True))
+    return _policy(_packaged())
 
 
 def policy_schema() -> dict[str, object]:
     """The JSON schema of the policy file, for editors and checkers."""
+    schema = PolicyFile.model_json_schema()
+    extending = {"required": ["schema", "extends"], "properties": {"extends": {"const": EXTENDED}}}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"{POLICY_PATH}: which changes need which coverage",
-        **PolicyFile.model_json_schema(),
+        **schema,
+        "required": ["schema"],
+        "anyOf": [{"required": schema["required"]}, extending],
     }
 
 
@@ -45,9 +76,12 @@ def policy_at(repository: ChangeSource, commit: str) -> Policy:
     return packaged_policy() if text is None else load_policy(text, f"{commit[:12]}:{POLICY_PATH}")
 
 
+def shipped(packaged: str, in_checkout: str) -> bytes:
+    """A file of this version: packaged under one name in a wheel, a file of the repository in a checkout."""
+    found = files("verl_e2e").joinpath(packaged)
+    return found.read_bytes() if found.is_file() else (_ROOT / in_checkout).read_bytes()
+
+
 def workflow_text() -> bytes:
-    """The workflow that runs a job, of this version: packaged in a wheel, a file of the repository in a checkout."""
-    packaged = files("verl_e2e").joinpath("workflows/verl-e2e.yml")
-    if packaged.is_file():
-        return packaged.read_bytes()
-    return (Path(__file__).resolve().parents[3] / ".github/workflows/verl-e2e.yml").read_bytes()
+    """The workflow that runs a job, of this version."""
+    return shipped("workflows/verl-e2e.yml", ".github/workflows/verl-e2e.yml")

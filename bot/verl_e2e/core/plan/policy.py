@@ -448,6 +448,10 @@ _OFF_HINT = "to switch a level off, write `switched_off: [{level: N, reason: TEX
 _OFF_WORDS = ("level", "levels", "off", "disable", "disabled", "disabled_levels", "skip", "skip_levels", "switch_off")
 
 
+# The one value of `extends`.
+EXTENDED = "default"
+
+
 class PolicyFile(DescribedDocument):
     """The keys of the policy file; `docs/policy.md` shows each in an example."""
 
@@ -455,6 +459,8 @@ class PolicyFile(DescribedDocument):
 
     schema_: Literal[1] = Field(alias="schema")
     """The version of this format."""
+    extends: Literal["default"] | None = None
+    """`default`: every key that the file leaves out is the packaged policy's, not its own default."""
     verl: Verl
     """The verl that a run starts."""
     megatron_lm: MegatronLm = MegatronLm()
