@@ -43,8 +43,7 @@ def test_a_failure_is_told_in_four_rows() -> None:
     assert rows() == {
         "What": "LoRA could not be applied (in peft)",
         "Where": '`src/megatron/bridge/peft/lora.py:189` in `transform`: `raise ValueError("no size")`',
-        "Whose": "not decided between this change and what it is based on; "
-        "merge base not run: no follow-up was asked for",
+        "Whose": "not decided between this change and its base; merge base not run: no follow-up was asked for",
         "Now": "Check the target modules.",
     }
 
@@ -57,7 +56,7 @@ def test_a_failure_is_told_in_four_rows() -> None:
         ({"recurrence": Recurrence.NOT_REPRODUCED, "blame": ""}, "not shown, it passed when it ran again"),
         (
             {"result": Result.BLOCKED, "undecided": True, "blame": ""},
-            "not decided between this change and what it is based on",
+            "not decided between this change and its base",
         ),
         (
             {"result": Result.BLOCKED, "blame": ""},

@@ -85,7 +85,7 @@ def render_pull_card(target_state: TargetState, steps: Actions) -> str:
     """The comment's Markdown after the actions, the marker first, at most 60,000 characters."""
     shown = _shown_failures(steps.standings)
     blocks = (
-        _head(target_state, steps),
+        _head(target_state, steps, shown),
         *_failures(shown),
         _table(steps.standings, shown),
         *_folds(target_state, steps),
@@ -95,9 +95,11 @@ def render_pull_card(target_state: TargetState, steps: Actions) -> str:
     return f"{MARKER}\n{whole if len(whole) <= most else fit_blocks(blocks, most, _CUT)}"
 
 
-def _head(target_state: TargetState, steps: Actions) -> TextBlock:
+def _head(target_state: TargetState, steps: Actions, shown: Collection[str]) -> TextBlock:
     gate, plan = steps.gate, target_state.plan
-    heading = f"### {gate.status.icon} verl-e2e: {gate.status.word} - {sentence(gate.title, 600)}\n"
+    # What is told in whole below is only named here.
+    title = f"{' and '.join(shown)}, told below" if shown and gate.status in _ENDED_BADLY else gate.title
+    heading = f"### {gate.status.icon} verl-e2e: {gate.status.word} - {sentence(title, 600)}\n"
     planned, used = sum(map(_planned, steps.standings)), sum(map(used_minutes, steps.standings))
     minutes = minutes_left(steps.standings)
     left = f", about {minutes} minutes to an answer where no job waits" if minutes else ""

@@ -75,7 +75,7 @@ _WHOSE = {
     Recurrence.PRE_EXISTING: "not this change, it was there before",
     Recurrence.NOT_REPRODUCED: "not shown, it passed when it ran again",
 }
-_MOST_SOURCE, _MOST_SAID = 160, 240
+_MOST_SOURCE, _MOST_WHAT, _MOST_SAID = 160, 200, 140
 # What a tree under test is called in a path.
 _TREES = re.compile(r"^\$WORK/(bridge|verl)/")
 
@@ -93,10 +93,10 @@ def failure_rows(verdict: Verdict) -> tuple[str, ...]:
     if verdict.recurrence is not None:
         whose = _WHOSE[verdict.recurrence]
     elif verdict.result is Result.FAIL or verdict.undecided:
-        whose = "not decided between this change and what it is based on"
+        whose = "not decided between this change and its base"
     whose += f"; {verdict.blame}" if verdict.blame else ""
     rows = [
-        f"- **What:** {verdict_sentence(verdict.cause or verdict.sentence, _MOST_SAID)}{stage}",
+        f"- **What:** {verdict_sentence(verdict.cause or verdict.sentence, _MOST_WHAT)}{stage}",
         f"- **Where:** {_place(verdict)}",
         f"- **Whose:** {verdict_sentence(whose, _MOST_SAID)}",
     ]
