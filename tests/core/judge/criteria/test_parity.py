@@ -125,6 +125,7 @@ def test_gradients_that_were_not_reduced_across_ranks_break_parity() -> None:
     [
         (related_run(Role.UNSHARDED, line(1), result=Result.BLOCKED, cause="no GPU"), "ended as Blocked: no GPU"),
         (related_run(Role.UNSHARDED), "recorded no metrics"),
+        (related_run(Role.UNSHARDED, line(1), bridge_commit="b" * 40), "is of Bridge bbbbbbbbbbbb, and the run of a"),
         (related_run(Role.UNSHARDED, line(7)), "no training step in common"),
         (related_run(Role.UNSHARDED, line(1, prompt_length__mean=90.0)), "prompt_length/mean is 87.8"),
         (related_run(Role.UNSHARDED, line(1, actor__lr=1e-6)), "actor/lr is 0.001"),

@@ -250,6 +250,10 @@ def _fit_reference(
     if run is None:
         reason = case.record.related_not_run.get(role)
         return Evidence(absent, f"{sentence} ({reason})" if reason else sentence, RELATED_FILE)
+    tested = case.job.bridge.commit
+    if run.bridge_commit != tested:
+        other = f"{name} is of Bridge {run.bridge_commit[:12]}, and the run of {tested[:12]}"
+        return Evidence(State.MISSING, other, RELATED_FILE)
     if run.result is not Result.PASS:
         return Evidence(State.MISSING, f"{name} ended as {run.result}: {run.cause or run.stage}", RELATED_FILE)
     return run if run.steps else Evidence(State.MISSING, f"{name} recorded no metrics of a training step", RELATED_FILE)
