@@ -370,6 +370,21 @@ def test_the_issue_on_a_job_that_is_not_asked_for_any_more_is_closed() -> None:
     assert "does not ask for `0-gone` any more" in watched.app.hub.talk[number][0].body
 
 
+def test_two_issues_on_one_job_are_both_closed_when_it_passes() -> None:
+    """Two processes looked at the same time, and neither found the issue of the other."""
+    watched = BranchInMemory()
+    watched.broken = lambda _: True
+    watched.until_settled()
+    (number,) = watched.app.hub.issues
+    watched.app.hub.issues[watched.app.hub.next_id()] = replace(watched.app.hub.issues[number])
+    watched.broken = lambda _: False
+    watched.commit("next")
+    watched.next_day()
+    watched.until_settled()
+    assert not watched.issues
+    assert len(watched.app.hub.issues) == 2
+
+
 def test_a_run_whose_machine_was_lost_is_made_again_before_the_round_ends() -> None:
     watched = BranchInMemory()
     watched.look()

@@ -364,11 +364,15 @@ class _Look:
             self._add(issue, message.body)
 
     def _close(self, marker: str, text: str) -> None:
-        """Say that what an open issue is about is over, and close it; without one nothing is said."""
-        issue = self.own.issues.find(self.branch.repository, marker)
-        if issue is not None:
+        """Say that what open issues are about is over, and close them; without one nothing is said.
+
+        There are two where two processes opened one at the same time.
+        """
+        issues, repository, closed = self.own.issues, self.branch.repository, set[int]()
+        while (issue := issues.find(repository, marker)) is not None and issue.number not in closed:
             self._add(issue, text)
-            self.own.issues.close(self.branch.repository, issue.number)
+            issues.close(repository, issue.number)
+            closed.add(issue.number)
 
     def _add(self, issue: Issue, text: str) -> None:
         """Comment on an issue, unless it was said there before; the answer to that may have been lost."""
