@@ -370,6 +370,21 @@ def test_the_issue_on_a_job_that_is_not_asked_for_any_more_is_closed() -> None:
     assert "does not ask for `0-gone` any more" in watched.app.hub.talk[number][0].body
 
 
+def test_the_issue_of_a_branch_that_was_written_again_is_closed_when_the_job_passes() -> None:
+    watched = BranchInMemory()
+    watched.broken = lambda _: True
+    watched.until_settled()
+    (number,) = watched.app.hub.issues
+    watched.app.line.clear()
+    watched.commit("another root")
+    watched.broken = lambda _: False
+    watched.next_day()
+    watched.until_settled()
+    assert not watched.issues
+    said = f"✅ `0-lora-ddp` passes on `{sha('another root')}`.\n"
+    assert [comment.body for comment in watched.app.hub.talk[number]] == [said]
+
+
 def test_two_issues_on_one_job_are_both_closed_when_it_passes() -> None:
     """Two processes looked at the same time, and neither found the issue of the other."""
     watched = BranchInMemory()

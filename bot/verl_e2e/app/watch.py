@@ -191,7 +191,8 @@ class _Look:
             # What the policy sets aside as known to come and go is no news, and a search would find no one.
             last = standing.run if standing.quarantine is None else None
             made.append(after_round(before, commit, last))
-            if before.bad and not made[-1].bad:
+            # Of a job that is new here, a branch that was written again may have left an issue.
+            if (before.bad or job_id not in known) and made[-1].streak > 0:
                 self._close(marker_of(self.branch, before), fixed_text(before, commit))
         for dropped in known.keys() - {row.job_id for row in made}:
             self._close(marker_of(self.branch, known[dropped]), dropped_text(dropped))

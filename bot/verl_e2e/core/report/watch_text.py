@@ -139,9 +139,10 @@ def _command(broken: Break) -> str:
 
 
 def fixed_text(job: WatchedJob, commit: str) -> str:
-    """The last comment on an issue: a job that failed until now passes on a commit."""
+    """The last comment on an issue: a job passes on a commit that failed until now, or of which nothing is known."""
     whose, rounds = "verl's commit " if job.of_verl else "", count_of(max(-job.streak, 1), "round")
-    return f"✅ {code(job.job_id)} passes again on {whose}{code(commit)}, after it failed in {rounds} in a row.\n"
+    again, before = (" again", f", after it failed in {rounds} in a row") if job.bad else ("", "")
+    return f"✅ {code(job.job_id)} passes{again} on {whose}{code(commit)}{before}.\n"
 
 
 def dropped_text(job_id: str) -> str:
