@@ -251,6 +251,14 @@ def test_a_plain_failure_gets_no_runs_beside_its_baseline() -> None:
     assert _only(SMOKE, FAIL, (PASSED_BASE,)).inherits == ()
 
 
+def test_a_parity_job_that_failed_by_itself_is_repeated_with_what_it_needs_to_pass() -> None:
+    needed = REFERENCE_ROLES & ALLOWED.roles
+    assert _only(PARITY, FAIL, ()).allowed.roles == needed
+    retry = _only(PARITY, FAIL, (PASSED_BASE,))
+    assert (retry.role, retry.allowed.roles, retry.allowed.merge_base) == (R, needed, None)
+    assert _only(PARITY, DIFFERS, (ran(T), PASSED_BASE)).inherits == (ran(T),)
+
+
 def test_a_retried_signal_is_held_against_the_same_baselines() -> None:
     assert _only(SIGNAL, FAIL, (PASSED_BASE, PASSED_BASE)).inherits == (PASSED_BASE, PASSED_BASE)
 

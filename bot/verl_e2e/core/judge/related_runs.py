@@ -377,13 +377,16 @@ def followups(job: Job, verdict: Verdict, history: tuple[RelatedRun, ...], allow
         ask(Role.MERGE_BASE)
     if asks_whose(verdict):
         compared = verdict.decided_by in _COMPARED
+        # A parity job cannot pass without its reference run, whatever ended the first one.
+        references = Allowed(roles=REFERENCE_ROLES & allowed.roles) if compared or is_parity(job) else NOTHING
         bases = tuple(run for run in history if run.role is Role.MERGE_BASE)
         found, _ = most_telling(verdict.fingerprint, verdict.stage, bases)
         if not bases and allowed.has_base(job):
-            ask(Role.MERGE_BASE, Allowed(roles=REFERENCE_ROLES & allowed.roles) if compared else NOTHING)
+            ask(Role.MERGE_BASE, references)
         if found in (CandidateRank.PASSES, CandidateRank.BEYOND) and Role.RETRY not in made:
             evidence = REFERENCE_ROLES | ({Role.MERGE_BASE} if signal else set())
-            ask(Role.RETRY, inherits=tuple(run for run in history if run.role in evidence))
+            own = references if is_parity(job) else NOTHING
+            ask(Role.RETRY, own, inherits=tuple(run for run in history if run.role in evidence))
         checkpointing = verdict.stage in _CHECKPOINTING and not verdict.undecided and not compared
         if checkpointing and Role.WITHOUT_SAVE not in made:
             ask(Role.WITHOUT_SAVE)
