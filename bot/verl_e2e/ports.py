@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand, Run, RunState
     from verl_e2e.core.pulls.queue import QueueSnapshot
+    from verl_e2e.core.pulls.run_lines import RunCount, RunLine
     from verl_e2e.core.signal.report import SignalFigure
 
     AnyKind = TypeVar("AnyKind", bound=Note)
@@ -351,6 +352,27 @@ class Ledger(Protocol):
         """Write a note down in the place of the one of its kind."""
 
 
+class RunLists(Protocol):
+    """What pages list of runs, the newest first; every list is bounded."""
+
+    def repositories(self) -> tuple[str, ...]:
+        """Every repository that ever had a run."""
+
+    def lines(
+        self, repositories: Collection[str], *, over: bool | None = None, number: int | None = None, limit: int = 500
+    ) -> tuple[RunLine, ...]:
+        """The runs that are over, or those that are not; with a number those of a pull request."""
+
+    def counts(self, repositories: Collection[str], since: datetime) -> tuple[RunCount, ...]:
+        """The ended runs that were created since a time, those that are alike together."""
+
+    def overrides(self, repositories: Collection[str], since: datetime) -> tuple[Override, ...]:
+        """The overrides that were given since a time."""
+
+    def run(self, key: str) -> Run | None:
+        """A run by its key, None where there is none."""
+
+
 class RunWatcher(Protocol):
     """Takes notice of runs. Their beginning and end once each: of several processes the one that wrote it down."""
 
@@ -566,6 +588,9 @@ class Administration(WebhookHistory, Protocol):
 
     def default_branch(self, repository: str) -> str:
         """The repository's default branch."""
+
+    def is_public(self, repository: str) -> bool:
+        """Whether everyone who can reach GitHub may read the repository; false where there is none."""
 
     def installation(self, repository: str) -> Installation | None:
         """Our App in the repository, None where it is not installed."""

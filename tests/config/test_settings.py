@@ -152,6 +152,7 @@ MISTAKES = (
     ({"VERL_E2E_METRICS_ADDRESS": "9464"}, "VERL_E2E_METRICS_ADDRESS: '9464' is not an address to listen on; write"),
     ({"VERL_E2E_METRICS_ADDRESS": "::1:9464"}, "'::1:9464' is not an address to listen on"),
     ({"VERL_E2E_METRICS_ADDRESS": "localhost:94640"}, "94640 is not a port"),
+    ({"VERL_E2E_PAGES": "private"}, "VERL_E2E_PAGES: 'private' is not known; known here: all, none, public"),
     ({"VERL_E2E_METRICS_TOKEN": "hunter2"}, "VERL_E2E_METRICS_TOKEN: it has 7 characters; use at least 16"),
     ({"VERL_E2E_HOST": "http://x/"}, "VERL_E2E_HOST: 'http://x/' is not an address to listen on"),
     ({"VERL_E2E_BACKEND": "github-action"}, "did you mean 'github-actions'?"),

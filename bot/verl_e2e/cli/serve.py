@@ -18,6 +18,7 @@ from verl_e2e.cli.command import JSON_OPTION, indented_json
 if TYPE_CHECKING:
     from verl_e2e.config.settings import Settings
     from verl_e2e.core.pulls.checkup import SetupFinding
+    from verl_e2e.web import PageSources
     from verl_e2e.wiring.app import Service
 
 
@@ -92,7 +93,7 @@ def listen(settings: "Settings", service: "Service") -> None:
     """Receive webhooks until a signal ends the process."""
     import uvicorn
 
-    from verl_e2e.web import Door, PatientProtocol, Probes, create_app
+    from verl_e2e.web import Door, PatientProtocol, Probes, create_app, page_routes
 
     # Bound before anything starts, so that a port in use is reported: for webhooks, and for metrics if apart.
     listeners = [_listener(settings.host, settings.port, "set VERL_E2E_HOST and VERL_E2E_PORT to a free address")]
@@ -108,7 +109,7 @@ def listen(settings: "Settings", service: "Service") -> None:
     )
     door = Door(settings.webhook_secret, service.keep, service.worker.wake, service.clock.now, metrics.answered, probes)
     config = uvicorn.Config(
-        create_app(door),
+        create_app(door, () if settings.pages == "none" else page_routes(_page_sources(settings, service))),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -132,6 +133,22 @@ def listen(settings: "Settings", service: "Service") -> None:
         service.stop()
         for listener in listeners:
             listener.close()
+
+
+def _page_sources(settings: "Settings", service: "Service") -> "PageSources":
+    from verl_e2e.adapters.store import SqlLedger, SqlRunLists
+    from verl_e2e.core.pulls.forge import web_of
+    from verl_e2e.web import PageSources
+
+    shown = service.monitoring.visibility.is_public if settings.pages == "public" else lambda _: True
+    return PageSources(
+        SqlRunLists(service.store),
+        SqlLedger(service.store).snapshot,
+        settings.slots,
+        shown,
+        web_of(settings.api_url),
+        service.clock.now,
+    )
 
 
 def _web(listener: socket.socket) -> str:

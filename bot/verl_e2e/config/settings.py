@@ -271,6 +271,12 @@ class Settings(JobSettings):
         "",
         secret=True,
     )
+    pages: Annotated[str, read.one_word_of("public", "all", "none")] = variable(
+        "VERL_E2E_PAGES",
+        "Of which repositories this service shows pages to everyone who can reach its address: `public`, those that "
+        "are public on GitHub; `all`, where a proxy in front of it lets in only people who may read them; `none`.",
+        "public",
+    )
     log_format: Annotated[str, read.one_word_of("auto", "json", "text")] = variable(
         "VERL_E2E_LOG_FORMAT",
         "Log lines as `json` or as `text`; `auto`: text where standard error is a terminal, JSON elsewhere.",

@@ -23,7 +23,8 @@ _MOST_OF_LINE = 4_000
 # The size of a curve in pixels.
 _WIDTH, _HEIGHT = 220, 48
 
-_templates = Environment(
+# Every page is made with these; all that they are given is escaped.
+templates = Environment(
     loader=PackageLoader("verl_e2e.pages"),
     autoescape=True,
     undefined=StrictUndefined,
@@ -60,22 +61,32 @@ def render_run_report(verdict: Verdict, record: Record) -> str:
 
     Every link leads into the page of the log, beside it in the run folder.
     """
+    return templates.get_template("report.html").render(verdict_parts(verdict, record))
+
+
+def verdict_parts(verdict: Verdict, record: Record | None = None) -> dict[str, object]:
+    """What `verdict.html` shows; without the record of its folder nothing leads into a log."""
     executed = execution_rows(join({verdict.job_id: verdict.execution})) if verdict.execution else ()
-    spans, whole = _timeline(record.events)
-    return _templates.get_template("report.html").render(
-        verdict=verdict,
-        where=[(item, link_of(item)) for item in verdict.key_lines if item.state in (State.BROKEN, State.MISSING)],
-        evidence=[(item, link_of(item)) for item in verdict.evidence],
-        spans=spans,
-        whole_s=whole,
-        steps=[
+    events = record.events if record else ()
+    spans, whole = _timeline(events)
+
+    def linked(items: Iterable[Evidence]) -> list[tuple[Evidence, str]]:
+        return [(item, link_of(item) if record else "") for item in items]
+
+    return {
+        "verdict": verdict,
+        "where": linked(item for item in verdict.key_lines if item.state in (State.BROKEN, State.MISSING)),
+        "evidence": linked(verdict.evidence),
+        "spans": spans,
+        "whole_s": whole,
+        "steps": [
             (event.t_s, found.step)
-            for event in record.events
+            for event in events
             if event.kind == "step" and (found := read_data(event, StepEvent))
         ],
-        executed=executed,
-        curves=list(_curves(verdict.steps)),
-        comparisons=[
+        "executed": executed,
+        "curves": list(_curves(verdict.steps)),
+        "comparisons": [
             (
                 report,
                 verdict_of(report.comparison),
@@ -84,10 +95,10 @@ def render_run_report(verdict: Verdict, record: Record) -> str:
             )
             for report in verdict.reports
         ],
-        environment=record.environment,
-        command=command_rows(verdict),
-        passed=verdict.result is Result.PASS,
-    )
+        "environment": record.environment if record else None,
+        "command": command_rows(verdict),
+        "passed": verdict.result is Result.PASS,
+    }
 
 
 def link_of(item: Evidence) -> str:
@@ -105,7 +116,7 @@ def linked_lines(verdict: Verdict) -> dict[int, str]:
 
 def render_log_page(title: str, lines: Iterable[str], marked: Mapping[int, str]) -> Iterator[str]:
     """The page of a log in pieces: each line with its number as an anchor, the marked ones visible from afar."""
-    template = _templates.get_template("log.html")
+    template = templates.get_template("log.html")
     yield from template.generate(title=title, lines=_shown(lines, marked), marked=marked)
 
 

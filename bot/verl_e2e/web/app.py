@@ -1,4 +1,4 @@
-"""The service's HTTP surface: POST /webhook, /healthz, /readyz, /metrics, and nothing else.
+"""The service's HTTP surface: POST /webhook, /healthz, /readyz, /metrics, and the pages of `verl_e2e.web.pages`.
 
 A delivery is answered as soon as it is in the deliveries table; nothing of it is parsed here. What its head alone
 shows to be no delivery is refused before its body, the rest by the signature over the bytes as they came.
@@ -10,7 +10,7 @@ import hmac
 import logging
 import re
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -284,11 +284,12 @@ class Door:
     probes: Probes
 
 
-def create_app(door: Door) -> Starlette:
-    """The ASGI application."""
+def create_app(door: Door, pages: Iterable[Route] = ()) -> Starlette:
+    """The ASGI application; `pages` are those that people read."""
     routes = [
         Route("/webhook", _Webhook(door).receive, methods=["POST"]),
         *probe_routes(door.probes),
+        *pages,
     ]
     return Starlette(routes=routes, exception_handlers={Exception: _fault})
 

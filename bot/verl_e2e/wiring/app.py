@@ -229,10 +229,40 @@ _SILENT_S = 120.0
 _DATABASE_S = 3.0
 
 
+# So long it is believed that a repository is public; and so long what was not found out is not asked for again.
+_PUBLIC_S = 60.0
+
+
+class Visibility:
+    """Which repositories anyone may read, as GitHub said a minute ago at most; none before `ask` is set.
+
+    Where GitHub does not answer a repository is not shown.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.ask: Callable[[str], bool] = lambda _: False
+        self._clock = clock
+        self._known: dict[str, tuple[float, bool]] = {}
+
+    def is_public(self, repository: str) -> bool:
+        """Whether anyone may read a repository; called for those alone that the database knows."""
+        at, known = self._known.get(repository, (-_PUBLIC_S, False))
+        now = self._clock.monotonic()
+        if now - at >= _PUBLIC_S:
+            try:
+                known = self.ask(repository)
+            except ForgeError as error:
+                log.warning("pages of %s are not shown: %s", repository, error)
+                known = False
+            self._known[repository] = (now, known)
+        return known
+
+
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """Where this process says how it is."""
+    """Where this process says how it is, and which repositories its pages may show."""
 
+    visibility: Visibility
     metrics: Metrics = field(default_factory=Metrics)
     # Checks of readiness beyond the service's own, by name: what is wrong, empty for nothing.
     checks: dict[str, Callable[[], str]] = field(default_factory=dict)
@@ -356,7 +386,7 @@ def open_service(
     make_pool: MakePool = thread_pool,
 ) -> Service:
     """Open the database and everything that the settings name, and start nothing yet."""
-    monitoring = Monitoring()
+    monitoring = Monitoring(Visibility(clock))
     metrics = monitoring.metrics
     try:
         settings.data.mkdir(parents=True, exist_ok=True)
@@ -477,6 +507,7 @@ def github_work(
     ) -> Work:
         github, metrics, web_url = connect(settings), monitoring.metrics, web_of(settings.api_url)
         monitoring.checks["github"] = Bounded(github.trouble, _READY_S)
+        monitoring.visibility.ask = GithubAdministration(github).is_public
         metrics.watch(ApiCollector(github.calls.by_answer, lambda: github.calls.budgets(clock.now().timestamp())))
         mirrors = Mirrors(settings.data, web_url, token=github.token, environ=environ)
         analysis = make_analysis(settings, mirrors)

@@ -59,6 +59,10 @@ class _StateAnswer(Answer):
     state: str
 
 
+class _VisibilityAnswer(Answer):
+    private: bool
+
+
 _MOST_PAGES = 100
 
 
@@ -73,6 +77,11 @@ class GithubAdministration:
 
     def default_branch(self, repository: str) -> str:
         return str(self._github.requester(repository).ask("GET", f"/repos/{repository}")["default_branch"])
+
+    def is_public(self, repository: str) -> bool:
+        found = self._github.requester(repository).find(_VisibilityAnswer, f"/repos/{repository}")
+        # Internal repositories of an enterprise are private too.
+        return found is not None and not found.private
 
     def installation(self, repository: str) -> Installation | None:
         if not isinstance(self._github.identity, AppIdentity):

@@ -2,6 +2,7 @@
 
 from verl_e2e.adapters.store.database import Store, StoreError, open_store
 from verl_e2e.adapters.store.ledger import SqlLedger
+from verl_e2e.adapters.store.run_lists import SqlRunLists
 from verl_e2e.adapters.store.work import Retention, SqlDeliveries, SqlFigures, SqlOutbox, SqlWorklist
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "SqlFigures",
     "SqlLedger",
     "SqlOutbox",
+    "SqlRunLists",
     "SqlWorklist",
     "Store",
     "StoreError",

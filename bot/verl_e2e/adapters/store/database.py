@@ -30,7 +30,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 from verl_e2e.core.model.errors import UserError
 
 # The version of the tables below, written into the database: raise it with every change of them.
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 # Below the 10 s that GitHub waits for an answer, so that a locked database is an error and not a silence.
 BUSY_S = 5
 # SQLite's log is copied into its file this often while the worker works, and at the latest at 64 MiB.
@@ -95,6 +95,13 @@ runs = sa.Table(
     sa.Column("head_sha", sa.Text, nullable=False),
     sa.Column("final", sa.Boolean, nullable=False),
     sa.Column("created", sa.Text, nullable=False),
+    # The run in one line, and what a history counts it by: before its long document, which SQLite need not read then.
+    sa.Column("line", sa.Text, nullable=False),
+    sa.Column("result", sa.Text, nullable=False),
+    sa.Column("level", sa.Integer, nullable=True),
+    sa.Column("family", sa.Text, nullable=False),
+    sa.Column("causes", sa.Text, nullable=False),
+    sa.Column("gpu_minutes", sa.Float, nullable=False),
     sa.Column("document", sa.Text, nullable=False),
     sa.Column("reuse_key", sa.Text, nullable=False, default=""),
     # Whether it waits in our own queue, and the run in short; see `verl_e2e.adapters.store.ledger`.
@@ -175,6 +182,7 @@ IS_OPEN = sa.text("NOT runs.final")
 WAITS = sa.text("runs.waiting")
 HAS_REUSE_KEY = sa.text("runs.reuse_key <> ''")
 IS_SWITCH = sa.text("entries.verb IN ('pause', 'resume')")
+IS_OVERRIDE = sa.text("entries.kind = 'override'")
 versions = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, primary_key=True))
 
 
@@ -185,6 +193,7 @@ def _index(name: str, *columns: sa.Column[Any], where: str = "") -> None:
 
 _index("deliveries_waiting", deliveries.c.due, where="state = 'waiting'")
 _index("entries_switches", entries.c.repository, entries.c.seq, where="verb IN ('pause', 'resume')")
+_index("entries_overrides", entries.c.seq, where="kind = 'override'")
 _index("heads_of_pull", heads.c.repository, heads.c.number)
 _index("outbox_waiting", outbox.c.due, where="state = 'waiting'")
 _index("outbox_lane", outbox.c.lane, outbox.c.created)

@@ -25,6 +25,7 @@ from verl_e2e.adapters.store.database import (
 from verl_e2e.core.pulls.forge import MergeGroup, PullRef
 from verl_e2e.core.pulls.ledger import Approval, Note, Override, RecordedCommand, Run, kind_of
 from verl_e2e.core.pulls.queue import QueueEntry, QueueSnapshot, entry_of
+from verl_e2e.core.pulls.run_lines import counted_result, line_of
 from verl_e2e.ports import RunWatcher
 
 _KINDS: dict[str, type[RecordedCommand] | type[Approval] | type[Override]] = {
@@ -75,6 +76,7 @@ class SqlLedger:
         return self._put_run(run, replaces=False)
 
     def _put_run(self, run: Run, *, replaces: bool) -> Run:
+        short = short_of(run)
         row = {
             "key": run.key,
             "repository": run.repository,
@@ -84,11 +86,11 @@ class SqlLedger:
             "created": instant(run.created),
             "document": run.model_dump_json(),
             "reuse_key": run.reuse_key,
-            **_short(run),
+            **short,
         }
         put = self._store.insert(runs).values(row)
         # The order stays that of the first writing, whatever the document says of its creation later.
-        changed = {name: put.excluded[name] for name in ("final", "document", "waiting", "brief")}
+        changed = {name: put.excluded[name] for name in ("final", "document", *short)}
         if replaces:
             put = put.on_conflict_do_update(index_elements=[runs.c.key], set_=changed, where=sa.not_(runs.c.final))
         else:
@@ -163,7 +165,7 @@ class SqlLedger:
             found = [Run.model_validate_json(document) for document in connection.scalars(wanted.with_for_update())]
             started = [run.let_start(now) for run in found]
             for run in started:
-                values = {"document": run.model_dump_json(), **_short(run)}
+                values = {"document": run.model_dump_json(), **short_of(run)}
                 connection.execute(sa.update(runs).where(runs.c.key == run.key).values(values))
         return tuple(started)
 
@@ -248,9 +250,18 @@ def _read_run(document: str) -> Run:
     return Run.model_validate_json(document)
 
 
-def _short(run: Run) -> dict[str, object]:
-    """What the queue keeps of a run in addition to its document."""
-    return {"waiting": run.waits_for_slot, "brief": entry_of(run).model_dump_json()}
+def short_of(run: Run) -> dict[str, object]:
+    """What the queue and the pages read of a run in the place of its document."""
+    return {
+        "waiting": run.waits_for_slot,
+        "brief": entry_of(run).model_dump_json(),
+        "line": line_of(run).model_dump_json(),
+        "result": counted_result(run) or "",
+        "level": run.job.level.value if run.job else None,
+        "family": run.job.family if run.job else "",
+        "causes": " ".join(run.causes),
+        "gpu_minutes": run.gpu_minutes,
+    }
 
 
 def _snapshot(connection: sa.Connection) -> QueueSnapshot:

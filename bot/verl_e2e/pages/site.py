@@ -1,0 +1,97 @@
+"""The pages of the service, from frozen values: runs of all repositories, of a pull request, and one run."""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+
+from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.pulls.ledger import Override, Run, RunState
+from verl_e2e.core.pulls.queue import Pool, QueueSnapshot
+from verl_e2e.core.pulls.run_lines import RunCount, RunLine, line_of, slots_in_use, tallies, waiting_reasons, week_of
+from verl_e2e.pages.report import templates, verdict_parts
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNow:
+    """The queue as pages show it."""
+
+    snapshot: QueueSnapshot
+    pools: Collection[Pool]
+    now: datetime
+
+
+def render_overview(queue: QueueNow, running: Sequence[RunLine], ended: Sequence[RunLine]) -> str:
+    """What runs, what waits and why, and the newest results; `running` has all that is not over."""
+    reasons = waiting_reasons(queue.snapshot, queue.pools, queue.now)
+    return _render(
+        "overview.html",
+        slots=slots_in_use(queue.snapshot, queue.pools, queue.now),
+        running=[line for line in running if line.state is not RunState.QUEUED],
+        waiting=[
+            (line, reasons.get(line.key) or "the back end is asked for it")
+            for line in reversed(running)
+            if line.state is RunState.QUEUED
+        ],
+        ended=ended,
+    )
+
+
+def render_pull(queue: QueueNow, lines: Sequence[RunLine], overrides: Collection[Override], web_url: str) -> str:
+    """The runs of a pull request by head, the newest first; there is at least one. `web_url` is GitHub's."""
+    heads: dict[str, list[RunLine]] = defaultdict(list)
+    for line in lines:
+        heads[line.head_sha].append(line)
+    return _render(
+        "pull.html",
+        repository=lines[0].repository,
+        number=lines[0].number,
+        heads=[(head, sorted(of_head, key=lambda line: line.job_id)) for head, of_head in heads.items()],
+        overrides=overrides,
+        reasons=waiting_reasons(queue.snapshot, queue.pools, queue.now),
+        web_url=web_url,
+    )
+
+
+def render_run(queue: QueueNow, run: Run) -> str:
+    """One run: its verdict as the report of its folder shows it, or where it stands."""
+    verdict: Verdict | None = read_verdict(run.verdict) if run.verdict else None
+    return _render(
+        "run.html",
+        run=run,
+        line=line_of(run),
+        why=waiting_reasons(queue.snapshot, queue.pools, queue.now).get(run.key, ""),
+        log_url=run.url if run.url.startswith(("https://", "http://")) else "",
+        **(verdict_parts(verdict) if verdict else {"verdict": None}),
+    )
+
+
+# More causes than this are not worth a row.
+_CAUSES = 30
+
+
+def render_history(since: datetime, counts: Collection[RunCount], overrides: Collection[Override]) -> str:
+    """What the runs came to by week, level, family and cause."""
+    by_week = tallies(counts, lambda count: (week_of(count.day),))
+    titles: dict[Level | None, str] = {level: f"{level.value} {level.title}" for level in Level}
+    titles[None] = "rehearsal, or not known"
+    by_level = tallies(counts, lambda count: (titles[count.level],))
+    tables = (
+        ("week", "Monday", sorted(by_week, key=lambda row: row.title, reverse=True)),
+        ("level", "level", sorted(by_level, key=lambda row: row.title)),
+        ("family", "family", tallies(counts, lambda count: (count.family or "of the level's own model",))),
+        ("cause", "what kept it from a pass", tallies(counts, lambda count: count.causes)[:_CAUSES]),
+    )
+    return _render("history.html", since=since, tables=tables, overrides=len(overrides))
+
+
+@cache
+def site_file(name: str) -> str:
+    """The text of `style.css` or `live.js`."""
+    return _render(name)
+
+
+def _render(name: str, **values: object) -> str:
+    return templates.get_template(name).render(**values)
