@@ -23,7 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
-run: $(VENV)/.run ## Set up, then show the whole way on a recorded run
+run: $(VENV)/.run ## Set up, then tell the story of a pull request by recorded runs
 	@$(BIN)/verl-e2e demo
 
 wheel: $(VENV)/.run ## Set up, then build the wheel into dist

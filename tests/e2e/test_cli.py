@@ -127,14 +127,33 @@ def test_the_same_folder_gives_the_same_bytes(tmp_path: Path) -> None:
     assert judged[0] == judged[1]
 
 
-def test_the_demo_plans_here_judges_a_recording_and_says_so(tmp_path: Path) -> None:
+def test_the_demo_tells_a_story_from_the_plan_by_a_fail_with_its_line_to_green(tmp_path: Path) -> None:
     done = _verl_e2e("demo", "--out", tmp_path / "demo")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Planning a change")
-    order = [done.stdout.index(text) for text in ("pyproject.toml", "is a recording", "Result: Pass - ", "Try next:")]
+    assert (done.returncode, done.stderr) == (0, "")
+    told = [
+        *("Planning a change", "1. A pull request", "0-lora-ddp", "nothing was run here", "Result: Fail - "),
+        *("peft/lora.py:189 in transform\n", 'raise ValueError(f"LoRA', "failed/jobs/0-lora-ddp/report.html\n"),
+        *("3. The fix is pushed", "Result: Pass - ", "fixed/jobs/0-lora-ddp/report.html\n", "Try next:"),
+    ]
+    order = [done.stdout.index(text) for text in told]
     assert order == sorted(order)
-    assert done.stderr == ""
-    assert json.loads((tmp_path / "demo/plan.json").read_text())["levels"] == [0]
+    assert len(done.stdout.splitlines()) <= 40
+    for name, result in (("failed", "Fail"), ("fixed", "Pass")):
+        folder = tmp_path / "demo" / name
+        assert json.loads((folder / "plan.json").read_text())["levels"] == [0]
+        assert result in (folder / "jobs/0-lora-ddp/report.html").read_text()
+    # Its last lines are commands that work as they stand.
+    typed = [line.strip() for line in done.stdout.split("Try next:")[1].splitlines() if line[2:3] != " " and line]
+    assert len(typed) == 3
+    for line in typed:
+        ended = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, check=False, timeout=HANG_S)
+        assert ended.returncode == 0, f"{line}: {ended.stderr!r}"
+
+
+def test_the_demo_as_json_is_the_card_of_the_run_that_passed() -> None:
+    done = _verl_e2e("demo", "--json")
+    assert json.loads(done.stdout)["result"] == "Pass"
+    assert "Result: Fail - " in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -148,8 +167,8 @@ def test_the_demo_plans_here_judges_a_recording_and_says_so(tmp_path: Path) -> N
     ],
 )
 def test_an_altered_log_changes_the_card(old: bytes, new: bytes, result: str, tmp_path: Path) -> None:
-    folder = tmp_path / "demo"
-    _verl_e2e("demo", "--out", folder)
+    folder = tmp_path / "demo/fixed"
+    _verl_e2e("demo", "--out", folder.parent)
     before = _verl_e2e("card", folder).stdout
     log = folder / "jobs/0-lora-ddp/log.txt.zst"
     text = zstd.decompress(log.read_bytes())

@@ -1,7 +1,8 @@
-"""A small git repository in Megatron-Bridge's shape, of our own making, with one change to plan.
+"""A small git repository in Megatron-Bridge's shape, of our own making, with one change to plan, and its fix.
 
 The change is of a kind that is merged often: another version of a package that Bridge needs, with a line of
-documentation. Author, dates and contents are fixed, so the commits are the same on every machine.
+documentation. Its fix asks for yet another one. Author, dates and contents are fixed, so the commits are the same on
+every machine.
 """
 
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ _CHANGED: Mapping[str, str] = {
     "pyproject.toml": _PYPROJECT.format("5.12"),
     "docs/changes.md": "# Changes\n\n- transformers 5.12 is needed.\n",
 }
+_FIXED: Mapping[str, str] = {"pyproject.toml": _PYPROJECT.format("5.12.1")}
 _SUBMODULE = "3rdparty/Megatron-LM"
 _CORE = "2a75ac12c54ba6a42b34024756820bf819a2e25f"
 _LIMITS = GitLimits(time_s=60)
@@ -42,11 +44,12 @@ _AUTHOR = {
 
 @dataclass(frozen=True, slots=True)
 class DemoRepository:
-    """The repository's folder and the two commits of the change."""
+    """The repository's folder, the two commits of the change, and the one that mends it."""
 
     path: Path
     base: str
     head: str
+    fixed: str
 
 
 def build_demo_repository(path: Path) -> DemoRepository:
@@ -55,7 +58,11 @@ def build_demo_repository(path: Path) -> DemoRepository:
     _git(path, "init", "--quiet", "--initial-branch=main")
     base = _commit(path, _FILES, "Start the bridge")
     head = _commit(path, _CHANGED, "Need transformers 5.12")
-    return DemoRepository(path, base, head)
+    fixed = _commit(path, _FIXED, "Need transformers 5.12.1")
+    # The change is what lies checked out, as before it was mended.
+    _git(path, "branch", "--quiet", "fixed", fixed)
+    _git(path, "reset", "--quiet", "--hard", head)
+    return DemoRepository(path, base, head, fixed)
 
 
 def _commit(path: Path, files: Mapping[str, str], subject: str) -> str:

@@ -41,7 +41,7 @@ from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.ledger import status_of_verdict, turn_of
 from verl_e2e.core.pulls.target_state import BROKEN_CONTRACT
-from verl_e2e.core.report.plan_text import PLANNING, render_plan_text
+from verl_e2e.core.report.plan_text import PLANNING, render_plan_text, render_short_plan
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
 from verl_e2e.ports import Baselines, ChangeSource, Checkout, Dispatcher, DispatchError, RunFolders
 
@@ -265,15 +265,39 @@ def demonstrate(
     return Demonstration(planned, make_card(verdicts, (), notes))
 
 
-def next_steps(command: str, recording: str) -> str:
+# Below this a run has the head of Bridge.
+_OF_BRIDGE = "$WORK/bridge/"
+
+
+def tell_story(first: Demonstration, fixed: Demonstration, folder: str) -> str:
+    """A pull request from its plan to green, in the order in which its author meets it; `folder` keeps the runs."""
+    (failed,), (passed,) = first.card.verdicts, fixed.card.verdicts
+    where = ""
+    if frame := failed.frame:
+        path = frame.path.removeprefix(_OF_BRIDGE)
+        where = f"  where:  {path}:{frame.line} in {frame.function}\n            {frame.source}\n"
+    return (
+        "1. A pull request: Need transformers 5.12\n\n"
+        f"{render_short_plan(first.plan)}\n"
+        f"2. Its job runs. {first.card.notes[0]}\n\n"
+        f"Result: {failed.result} - {failed.sentence}\n{where}"
+        f"  report: {folder}/failed/jobs/{failed.job_id}/report.html\n\n"
+        f"3. The fix is pushed: Need transformers 5.12.1. The plan is made again: {len(fixed.plan.jobs)} job. "
+        "This run is a recording too.\n\n"
+        f"Result: {passed.result} - {passed.sentence}\n"
+        f"  report: {folder}/fixed/jobs/{passed.job_id}/report.html\n"
+    )
+
+
+def next_steps(command: str, folder: str) -> str:
     """What to try after the demonstration: three commands that work as they stand, anywhere and without a network.
 
-    `command` is how `verl-e2e` is called, `recording` the packaged run folder, both quoted for a shell.
+    `command` is how `verl-e2e` is called, `folder` what the demonstration wrote, both quoted for a shell.
     """
     steps = (
-        (f"triage --explain {recording}/log.txt.zst", "how the log of this run is read, phase by phase"),
-        (f"card {recording} --format markdown", "the card as GitHub shows it"),
-        ("demo --out verl-e2e-demo", "keep the repository, the plan and the run folder to look around in"),
+        (f"triage --explain {folder}/failed/jobs/*/log.txt.zst", "how the log of the failure is read, phase by phase"),
+        (f"card {folder}/fixed", "the whole card of the run that passed"),
+        (f"plan --repo {folder}/bridge --base HEAD~1 --full", "the plan with every reason"),
     )
     lines = (f"  {command} {words}\n      {purpose}\n" for words, purpose in steps)
     return "\nTry next:\n" + "".join(lines)

@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -196,32 +197,33 @@ def check_verb(repo: Path, base: str, head: str, *, as_json: bool, **options: An
 
 
 @click.command()
-@click.option("--out", type=FOLDER, help="Keep the files of the demonstration in this new folder.")
+@click.option("--out", type=FOLDER, help="The new folder for repository, plans, run folders; default: a temporary one.")
 @JSON_OPTION
 def demo(out: Path | None, *, as_json: bool) -> int:
-    """Show the whole process: a real plan of a small change, and the judgement of a recorded GPU run.
+    """Tell the story of a pull request: its plan, a recorded GPU run that fails, the fix, and one that passes.
+
+    With --json standard output is the card of the run that passes, and the story goes to standard error.
 
     Example: verl-e2e demo
     """
     from verl_e2e.adapters.dispatch import COMMAND
-    from verl_e2e.app.check import next_steps
-    from verl_e2e.core.report.plan_text import MAKING_DEMO, render_plan_text
-    from verl_e2e.wiring.check import RECORDING, demonstration
+    from verl_e2e.app.check import next_steps, tell_story
+    from verl_e2e.core.report.plan_text import MAKING_DEMO
+    from verl_e2e.wiring.check import demonstration
 
     click.echo(MAKING_DEMO, err=as_json)
-    shown = demonstration(out)
-    click.echo(render_plan_text(shown.plan), err=as_json)
-    click.echo(f"{shown.card.notes[0]}\n", err=as_json)
-    print_card(shown.card, as_json=as_json)
-    if not as_json:
-        here = Path.cwd()
-        place = RECORDING.relative_to(here) if RECORDING.is_relative_to(here) else RECORDING
-        # The command line that calls verl-e2e again from the same shell.
-        own, found = Path(sys.argv[0]), shutil.which("verl-e2e")
-        if own.name != "verl-e2e":
-            again = shlex.join(COMMAND)
-        else:
-            is_found = found and own.exists() and os.path.samefile(found, own)
-            again = "verl-e2e" if is_found else shlex.quote(str(own))
-        click.echo(next_steps(again, shlex.quote(str(place))), nl=False)
+    folder = out or Path(tempfile.mkdtemp(prefix="verl-e2e-demo-"))
+    first, fixed = demonstration(folder)
+    click.echo(tell_story(first, fixed, str(folder)), err=as_json, nl=False)
+    if as_json:
+        print_card(fixed.card, as_json=True)
+        return 0
+    # The command line that calls verl-e2e again from the same shell.
+    own, found = Path(sys.argv[0]), shutil.which("verl-e2e")
+    if own.name != "verl-e2e":
+        again = shlex.join(COMMAND)
+    else:
+        is_found = found and own.exists() and os.path.samefile(found, own)
+        again = "verl-e2e" if is_found else shlex.quote(str(own))
+    click.echo(next_steps(again, shlex.quote(str(folder))), nl=False)
     return 0

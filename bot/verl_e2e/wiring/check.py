@@ -1,7 +1,6 @@
 """A whole check, and the runs that follow one, with the real adapters."""
 
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,25 +144,22 @@ def follow_up_run(
 
 
 DEMO_JOB = "0-lora-ddp"
-# The packaged run folder.
-RECORDING = Path(__file__).resolve().parents[1] / "demo" / "recording"
+# The packaged run folders: of the change, and of its fix.
+_FAILED, RECORDING = (Path(__file__).resolve().parents[1] / "demo" / name for name in ("failed", "recording"))
 
 
-def demonstration(out: Path | None) -> Demonstration:
-    """Build the demonstration's repository, put the recording next to it, plan and judge; `out` keeps the files."""
-    if out is None:
-        with tempfile.TemporaryDirectory(prefix="verl-e2e-demo-") as folder:
-            return _demonstrate(Path(folder) / "demo")
-    if out.exists():
-        raise UserError(f"{out}: exists already; give --out a new folder")
-    return _demonstrate(out)
-
-
-def _demonstrate(folder: Path) -> Demonstration:
+def demonstration(folder: Path) -> tuple[Demonstration, Demonstration]:
+    """Build the demonstration's repository in a new folder, and plan and judge its change and the fix of it there."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder}: exists already; give --out a new folder")
     repository = build_demo_repository(folder / "bridge")
-    shutil.copytree(RECORDING, folder / "jobs" / DEMO_JOB)
     changes = GitRepository(repository.path)
     policy = policy_at(changes, repository.base)
-    return demonstrate(
-        run_folders(), folder, changes=changes, base=repository.base, head=repository.head, policy=policy
-    )
+
+    def shown(name: str, recording: Path, head: str) -> Demonstration:
+        shutil.copytree(recording, folder / name / "jobs" / DEMO_JOB)
+        return demonstrate(
+            run_folders(), folder / name, changes=changes, base=repository.base, head=head, policy=policy
+        )
+
+    return shown("failed", _FAILED, repository.head), shown("fixed", RECORDING, repository.fixed)
