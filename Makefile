@@ -17,7 +17,7 @@ WHEELS := --use-pep517 --only-binary :all: --no-binary antlr4-python3-runtime
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run wheel dist test test-fast test-core test-all coverage check lint types architecture format rehearsal-env released-bridge bench lock clean
+.PHONY: help run wheel dist docs test test-fast test-core test-all coverage check lint types architecture format rehearsal-env released-bridge bench lock clean
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -39,6 +39,14 @@ dist: $(VENV)/.run requirements/release.txt ## Set up, then build into dist what
 	@build/release/listing/bin/cyclonedx-py environment --output-reproducible --output-file dist/verl-e2e.cdx.json build/release/installed/bin/python
 	@sed -i 's|"file:.*/|"|' dist/verl-e2e.cdx.json # where the wheel lay on this machine
 	@build/release/installed/bin/verl-e2e --version
+
+docs: build/docs/.ready ## Set up, then build the site of the documents into build/site, where every link must lead somewhere
+	@cd tools && ../build/docs/bin/properdocs build --strict --quiet --config-file site.yml
+
+build/docs/.ready: requirements/site.txt
+	@scripts/create-venv.sh build/docs $(PYTHON)
+	@scripts/install.sh build/docs/bin/python requirements/site.txt --only-binary :all:
+	@touch $@
 
 # Most tests wait for a process or a clock, so more run at a time than a small machine has cores.
 PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -130,7 +138,7 @@ lock: $(VENV)/.run ## Resolve the dependencies again
 	echo "torch; python_version < '3'" | $(BIN)/uv --quiet pip compile --group pyproject.toml:bridge-checks \
 	  --override /dev/stdin --output-file requirements/bridge-checks.txt --upgrade --universal --python-version 3.11 $(LOCK)
 	echo '$(TORCH)' > $(VENV)/torch.txt
-	for group in rehearsal released-bridge release; do \
+	for group in rehearsal released-bridge release site; do \
 	  $(BIN)/uv --quiet pip compile --group $$group $$([ $$group != released-bridge ] || echo --no-deps) --output-file requirements/$$group.txt \
 	    --no-emit-package torch --constraints $(VENV)/torch.txt --upgrade --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links || exit; \

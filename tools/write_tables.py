@@ -15,7 +15,7 @@ from verl_e2e.core.triage.table import NOISE, RULES
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- begin {} -->\n", "<!-- end {} -->\n"
 _UNDECIDED = "*Base decides.*"
-_FAULTS = {Fault.OUTSIDE: "Blocked", Fault.CODE: "Fail or Blocked", Fault.TREES: "Fail"}
+_FAULTS = {Fault.OUTSIDE: "Blocked", Fault.CODE: "Fail/Blocked", Fault.TREES: "Fail"}
 _KINDS = {
     Refused.ERROR: "refused",
     Refused.IGNORED: "without effect",

@@ -36,6 +36,7 @@ from verl_e2e.core.pulls.deliveries import MODELS
 DOCS = ROOT / "docs"
 ALL_PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 LINKED = (*ALL_PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "bench" / "results").rglob("*.md")))
+MOST_WORDS = 40_000
 PAGES = ("card.md", "commands.md", "install.md", "security.md")
 # GitHub sends these to every App, and does not let one ask for them.
 ALWAYS_SENT = {"installation", "installation_repositories", "ping"}
@@ -324,6 +325,20 @@ def test_the_readme_leads_to_every_page() -> None:
     reached = {path for page in named for path in re.findall(r"\]\(([\w./-]+\.md)", (ROOT / page).read_text())}
     pages = {str(path.relative_to(ROOT)) for path in DOCS.rglob("*.md")}
     assert pages - named - {f"docs/{path}" for path in reached} == set()
+
+
+def test_the_site_and_the_index_have_every_page() -> None:
+    site = (ROOT / "tools" / "site.yml").read_text()
+    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    assert sorted(re.findall(r": ([\w/-]+\.md)$", site, re.MULTILINE)) == sorted(pages)
+    assert pages - set(re.findall(r"\]\(([\w/-]+\.md)\)", _text("README.md"))) == {"README.md"}
+
+
+def test_the_documents_stay_short() -> None:
+    """A page that grows takes the place of another: what was measured belongs into bench/results."""
+    words = sum(len(page.read_text().split()) for page in ALL_PAGES)
+    assert words <= MOST_WORDS
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 @pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: page.name)

@@ -223,7 +223,7 @@ def test_importing_the_package_stays_light(module: str, tmp_path: Path) -> None:
     assert HEAVY.isdisjoint(answer.stdout.split())
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, "bridge-checks", "release"])
+@pytest.mark.parametrize("lock", [*LOCKS, "bridge-checks", "release", "site"])
 def test_a_lock_names_digests_and_no_registry(lock: str) -> None:
     text = (ROOT / "requirements" / f"{lock}.txt").read_text()
     entries = re.split(r"^(?=\S)", text, flags=re.M)[1:]
