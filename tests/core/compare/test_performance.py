@@ -275,3 +275,17 @@ def test_a_large_slow_down_is_found() -> None:
     assert found(5, 0.05, 1.5, 500) > 0.95
     assert 0.4 < found(3, 0.05, 1.5, 500) < 0.8
     assert found(5, 0.25, 1.5, 500) < 0.25
+
+
+@pytest.mark.parametrize("odd", [5e-324, 1e-300, 1e15, 1.7e308])
+def test_no_number_of_a_log_or_a_bands_file_stops_a_comparison(odd: float) -> None:
+    record, steps = run_of(), [step(1, odd, odd), step(2, odd, odd), step(3, odd, odd), step(4, 1.0)]
+    own = performance_of(record, steps)
+    assert own is not None
+    same = {name: getattr(own, name) for name in ("settings", "stack", "host")}
+    others = [took(**same, **figures) for figures in ({}, {"step_s": odd, "tokens_per_s": odd}, {"step_s": 1e300})]
+    for run in (own, took(**same, step_s=odd, tokens_per_s=odd)):
+        for row in compare_performance(run, others).rows:
+            assert str(row)
+            assert row.bound
+            assert row.beyond in (True, False)

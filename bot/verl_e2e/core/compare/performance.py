@@ -25,6 +25,8 @@ _T99 = (6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764)
 _ALLOCATED = "perf/max_memory_allocated_gb"
 # The 90 % quantile of the normal distribution.
 _Z90 = 1.2816
+# Beyond what any run takes, and within what can be computed with: a log may hold any number.
+_MOST_FIGURE, _MOST_LOG = 1e15, 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,13 @@ def performance_of(record: Record, steps: Sequence[StepValues]) -> Performance |
 
 def _of_faster_half(found: Iterable[float | None], *, faster: int = 1) -> float | None:
     """The mean of the better half: what else runs on a host makes a step slower and never faster."""
-    known = [value for value in found if value is not None and 0 < value < math.inf]
+    known = [value for value in found if value is not None and _positive(value) is not None]
     best = sorted(known, key=lambda value: faster * value)[: (len(known) + 1) // 2]
     return fmean(best) if best else None
 
 
 def _positive(value: float) -> float | None:
-    return value if 0 < value < math.inf else None
+    return value if 0 < value < _MOST_FIGURE else None
 
 
 def _stack(record: Record, environment: Environment) -> str:
@@ -130,7 +132,8 @@ def noise_of(measure: Measure, runs: Sequence[Performance], bases: Sequence[Perf
     spread *= math.sqrt(1 + 1 / len(centre))
     allowed = max(_T99[min(freedom, len(_T99) + 1) - 2] * spread, math.log1p(measure.least))
     usual, count = math.exp(fmean(centre)), sum(map(len, groups))
-    return FigureNoise(usual, math.exp(allowed), math.exp(allowed + _Z90 * spread), count)
+    bounds = (math.exp(min(bound, _MOST_LOG)) for bound in (allowed, allowed + _Z90 * spread))
+    return FigureNoise(usual, *bounds, count=count)
 
 
 def _values(measure: Measure, runs: Iterable[Performance]) -> list[float]:
@@ -148,7 +151,8 @@ class PerformanceRow:
     @property
     def beyond(self) -> bool:
         """Whether it is worse by more than the noise."""
-        return (self.run / self.noise.usual) ** self.measure.worse > self.noise.allowed
+        worse, better = (self.run, self.noise.usual)[:: self.measure.worse]
+        return worse > better * self.noise.allowed
 
     def __str__(self) -> str:
         usual, unit = self.noise.usual, self.measure.unit
