@@ -213,6 +213,22 @@ def test_a_search_confirms_the_commit_and_the_one_before() -> None:
     assert "two runs failed and two passed" in body
 
 
+def test_an_issue_shows_the_run_that_failed_and_none_that_says_nothing() -> None:
+    watched = BranchInMemory("schedule: {levels: [0]}\n")
+    watched.until_settled()
+    watched.commit("c1")
+    watched.broken = lambda job: job.bridge.commit == sha("c1")
+    # The second run of the commit says nothing.
+    watched.silent = lambda job: [run.head_sha for run in watched.ran].count(job.bridge.commit) > 1
+    watched.next_day()
+    watched.until_settled()
+    (body,) = watched.issues
+    assert watched.heads.count(sha("c1")) == 2
+    assert f"A commit broke it: `{sha('c1')}`" in body
+    assert "none was repeated" in body
+    assert "| What fails | Level 0 failed at" in body
+
+
 def test_a_commit_that_cannot_be_run_is_not_blamed() -> None:
     watched = BranchInMemory()
     watched.until_settled()

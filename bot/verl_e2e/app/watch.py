@@ -16,7 +16,6 @@ from verl_e2e.app.required_jobs import RequiredJobs
 from verl_e2e.app.runs import BackendRuns, RunQueue, Troubles
 from verl_e2e.core.model.change import HistoryCommit
 from verl_e2e.core.model.errors import LimitError, UserError
-from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.policy import Policy, Schedule
 from verl_e2e.core.pulls.commands import LEVEL, Trusted
 from verl_e2e.core.pulls.decide import decide_actions, run_of_job
@@ -235,7 +234,7 @@ class _Look:
             return row.model_copy(update={"probed": probed})
         # The commit that is named may not have been run itself; then the tip shows what fails.
         at_hand = (run for sha in (step.bad, row.bad) for run in reversed(runs.get(sha, ())))
-        shown = next((run for run in at_hand if run.result not in (None, Result.PASS)), None)
+        shown = next((run for run in at_hand if _seen(run, row) is Seen.BAD), None)
         broken = Break(self.branch, row, step, self.policy, now.head, shown, spent)
         self._tell(issue_of(broken))
         return row.model_copy(update={"told": True})
@@ -258,8 +257,7 @@ class _Look:
         mattering = {commit.sha for commit in commits if row.of_verl or self._matters(commit)}
         seen = {
             # Of a commit on which the job cannot be run at all, nothing is ever known.
-            sha: [seen_in(run, row.fingerprint, any_repository=row.of_verl) for run in made]
-            or [Seen.NOTHING] * (sha in row.probed)
+            sha: [_seen(run, row) for run in made] or [Seen.NOTHING] * (sha in row.probed)
             for sha, made in runs.items()
         }
         return next_run(row.good, commits, mattering, seen, confirm=self.rules.confirm), runs
@@ -381,6 +379,11 @@ class _Look:
         said = (issue.body, *(comment.body for comment in self.own.conversation.comments(ref)))
         if text.split() not in (before.split() for before in said):
             self.own.conversation.comment(ref, text)
+
+
+def _seen(run: Run, row: WatchedJob) -> Seen:
+    """What a run says of the failure of a watched job."""
+    return seen_in(run, row.fingerprint, any_repository=row.of_verl)
 
 
 def _has_own_verl(job: WantedJob) -> bool:
