@@ -132,8 +132,8 @@ def noise_of(measure: Measure, runs: Sequence[Performance], bases: Sequence[Perf
     spread *= math.sqrt(1 + 1 / len(centre))
     allowed = max(_T99[min(freedom, len(_T99) + 1) - 2] * spread, math.log1p(measure.least))
     usual, count = math.exp(fmean(centre)), sum(map(len, groups))
-    bounds = (math.exp(min(bound, _MOST_LOG)) for bound in (allowed, allowed + _Z90 * spread))
-    return FigureNoise(usual, *bounds, count=count)
+    beyond, found = (math.exp(min(bound, _MOST_LOG)) for bound in (allowed, allowed + _Z90 * spread))
+    return FigureNoise(usual, beyond, found, count)
 
 
 def _values(measure: Measure, runs: Iterable[Performance]) -> list[float]:
