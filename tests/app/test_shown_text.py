@@ -15,6 +15,7 @@ from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.pulls.forge import PullState
 from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.core.report.verdict_rows import verdict_sentence
+from verl_e2e.core.text.addresses import HOME
 
 # Each tells a person what to do by a command, or quotes one.
 SAID = (
@@ -310,13 +311,13 @@ def test_what_cannot_be_run_counts_for_no_gpu_minutes() -> None:
     assert row.split("|")[4].strip() == ""
 
 
-def test_a_follow_up_names_our_documents_as_ours() -> None:
-    found = verdict_sentence("Give the adapter path. See docs/triage.md#adapter-path. And docs/security.md too.")
-    page = rendered(found)
-    assert page.code == ["docs/triage.md#adapter-path", "docs/security.md"]
-    assert page.text.count(" of verl-e2e") == 2
-    for foreign in ("src/docs/triage.md", "`docs/a.md`", "xdocs/a.md"):
-        assert "of verl-e2e" not in verdict_sentence(foreign)
+def test_a_follow_up_links_our_documents_and_no_other() -> None:
+    found = verdict_sentence("Give the adapter path. See docs/triage.md#adapter-path. And docs/parity.md too.")
+    assert rendered(found).code == ["docs/triage.md#adapter-path", "docs/parity.md"]
+    assert f"[`docs/triage.md#adapter-path`]({HOME}/blob/main/docs/triage.md#adapter-path)." in found
+    assert f"({HOME}/blob/main/docs/parity.md)" in found
+    for foreign in ("src/docs/triage.md", "docs/a.md", "xdocs/triage.md", "docs/training/space.md"):
+        assert HOME not in verdict_sentence(foreign), foreign
 
 
 def test_a_plan_of_nothing_that_wants_an_approval_shows_the_whole_command() -> None:

@@ -232,6 +232,10 @@ def test_check_without_a_gpu_is_blocked_with_every_fix_and_the_whole_plan(world:
     )
     assert done.returncode == 4, done.stderr
     assert done.stdout.startswith("Result: Blocked - Level 0 blocked at environment: no GPU")
+    rows = done.stdout.splitlines()
+    assert (len(rows) <= 15, max(map(len, rows)) <= 100) == (True, True)
+    (first,) = [row for row in rows if row.startswith("1. ")]
+    assert first.startswith("1. no GPU: ")
     assert "run on a host with an NVIDIA driver" in done.stdout
     assert "Level 1" in done.stdout
     order = [done.stderr.index(text) for text in ("Reading what verl", "Planning", "plan: levels 0, 1")]

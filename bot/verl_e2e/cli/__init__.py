@@ -1,6 +1,6 @@
 """The command `verl-e2e`: the entry point that reads argv, environment and clock, and maps outcomes to exit codes."""
 
-from verl_e2e.cli import init, judge, plan, rehearse, run, serve
+from verl_e2e.cli import init, judge, look, plan, rehearse, run, serve
 from verl_e2e.cli.command import cli, main
 
 # In the order of a pull request's life.
@@ -11,8 +11,12 @@ for verb in (
     rehearse.rehearse_verb,
     run.check_verb,
     run.run_verb,
+    look.watch_verb,
+    look.logs_verb,
     judge.judge_verb,
     judge.card,
+    look.open_verb,
+    look.reproduce_verb,
     judge.parity_verb,
     judge.bands,
     judge.maps,

@@ -13,12 +13,13 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
 from verl_e2e import __version__
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.text.addresses import with_addresses
 from verl_e2e.core.text.escape import LINE_ENDS, step_text
 
 if TYPE_CHECKING:
@@ -121,13 +122,39 @@ class Verbs(click.Group):
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--quiet", is_flag=True, help="Print no progress on standard error; errors are printed all the same.")
+@click.option("--no-color", is_flag=True, help="Print no colour on a terminal, as with NO_COLOR set.")
 @click.version_option(__version__, prog_name="verl-e2e")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context, *, quiet: bool, no_color: bool) -> None:
     """Protect Megatron-Bridge from changes that break reinforcement learning with verl.
 
     verl-e2e plans the tests that a change needs, runs them with verl's own Megatron wrapper, judges the evidence in the
     logs, and shows the result as a card.
     """
+    if no_color or os.environ.get("NO_COLOR"):
+        context.color = False
+    context.obj = open(os.devnull, "w") if quiet else sys.stderr  # noqa: SIM115
+
+
+def progress() -> TextIO:
+    """Where the progress of the running command goes: standard error, or nowhere with --quiet."""
+    context = click.get_current_context(silent=True)
+    return context.obj if context is not None and context.obj is not None else sys.stderr
+
+
+def say(sentence: str) -> None:
+    """Print a line of progress."""
+    click.echo(sentence, file=progress())
+
+
+_COLORS = {"Pass": "green", "Fail": "red", "Blocked": "yellow"}
+_RESULT = re.compile(rf"(?m)^((?:[\w-]+: )?)({'|'.join(_COLORS)})(?= - )")
+
+
+def colored(text: str) -> str:
+    """A text in which each result at the start of a line, as in `Result: Fail - why`, has its colour."""
+    return _RESULT.sub(lambda found: found[1] + click.style(found[2], _COLORS[found[2]], bold=True), text)
 
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
@@ -154,7 +181,7 @@ def main() -> NoReturn:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         neutralise_streams()
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="verl-e2e", standalone_mode=False)
     except _ReaderLeftError:
         # As a program that SIGPIPE ended, for a reader that stops early, such as `| head -1`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -181,7 +208,7 @@ def report_fault(error: Exception) -> int:
 
     # A refusal by GitHub is printed in the same way and has the same code.
     if isinstance(error, UserError | ForgeError):
-        click.echo(f"verl-e2e: {error}", err=True)
+        click.echo(with_addresses(f"verl-e2e: {error}"), err=True)
         return EXIT_USAGE
     if isinstance(error, OSError) and error.errno in _FIXES:
         place = f"{error.filename}: " if error.filename else ""
@@ -208,7 +235,7 @@ def print_card(card: "Card", *, as_json: bool) -> None:
     """Print the card on standard output, as text or as one JSON document."""
     from verl_e2e.core.report.run_card import card_json, render_text
 
-    click.echo(card_json(card) if as_json else render_text(card), nl=False)
+    click.echo(card_json(card) if as_json else colored(with_addresses(render_text(card))), nl=False)
 
 
 def indented_json(document: object) -> str:

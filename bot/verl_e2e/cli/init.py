@@ -10,6 +10,7 @@ import click
 
 from verl_e2e import __version__
 from verl_e2e.cli.command import FOLDER
+from verl_e2e.core.text.addresses import with_addresses
 
 _TOOL = f"verl-project/verl-e2e@v{__version__}"
 _USUAL = "usual"
@@ -71,7 +72,7 @@ def init_verb(repo: Path, *, yes: bool, force: bool, **answers: Any) -> int:
         click.echo(f"{'wrote' if is_new else 'same '} {path}")
     there = f" -C {shlex.quote(str(repo))}" if repo != Path() else ""
     paths = shlex.join(texts)
-    click.echo(
+    next_steps = (
         f"\nNext, on a branch of your own or the default one:\n"
         f"  git{there} add {paths}\n"
         f'  git{there} commit -m "Plan and test with verl-e2e"\n'
@@ -79,4 +80,5 @@ def init_verb(repo: Path, *, yes: bool, force: bool, **answers: Any) -> int:
         "When that is on the default branch, each pull request gets a plan. docs/workflows/README.md has the runners"
         " and the required check."
     )
+    click.echo(with_addresses(next_steps))
     return 0

@@ -12,11 +12,13 @@ from verl_e2e.cli.command import (
     JSON_OPTION,
     MAPS_OPTION,
     Verbs,
+    colored,
     exit_code,
     indented_json,
     print_card,
     report_fault,
 )
+from verl_e2e.core.text.addresses import with_addresses
 
 
 @click.command("judge")
@@ -46,7 +48,7 @@ def judge_verb(folder: Path, bands: Path | None, *, as_json: bool) -> int:
                 where = f" [{item.file}{f':{item.line}' if item.line else ''}]" if item.file else ""
                 rows.append(f"  {item.state:<8} {item.criterion:<18} {item.summary}{where}")
         rows += [f"{job.job_id}: Skipped - {job.reason}" for job in shown.not_run]
-        click.echo("\n".join(rows))
+        click.echo(colored(with_addresses("\n".join(rows))))
     return exit_code(shown)
 
 
@@ -90,9 +92,9 @@ def _triaged(name: str, *, explain: bool, as_json: bool) -> str:
 
     if explain:
         found = explain_log(*log_with_times(name))
-        return explained_line(name, found) if as_json else f"{explain_text(name, found)}\n"
+        return explained_line(name, found) if as_json else with_addresses(f"{explain_text(name, found)}\n")
     answer = triage(log_facts(name))
-    return triage_line(name, answer) if as_json else f"{triage_text(name, answer)}\n"
+    return triage_line(name, answer) if as_json else with_addresses(f"{triage_text(name, answer)}\n")
 
 
 @click.command()

@@ -156,21 +156,24 @@ def _show(planned: "Planned", why: str | None, *, full: bool, as_json: bool) -> 
 @_MEGATRON_LM
 @POLICY_OPTION
 @_CACHE
+@click.option("--full", is_flag=True, help="Every step, job and place, and every symbol of a path.")
 @JSON_OPTION
-def explain_verb(targets: tuple[str, ...], repo: Path, head: str, *, as_json: bool, **options: Any) -> int:
+def explain_verb(targets: tuple[str, ...], repo: Path, head: str, *, full: bool, as_json: bool, **options: Any) -> int:
     """Show how verl reaches a file or a symbol, and which levels a change of it would need.
+
+    A symbol takes 12 rows. Of a path the first symbols are shown, and --full shows them all.
 
     Example: verl-e2e explain --repo Megatron-Bridge src/megatron/bridge/peft/lora.py:LoRA.transform
     """
     _collect_seldom()
-    from verl_e2e.core.plan.explain import explanation_json, render_explanation
+    from verl_e2e.core.plan.explain import explanation_json, render_explanation, render_short_explanations
     from verl_e2e.wiring import planning as wiring
 
     found = wiring.explain_paths(_plan_request(repo, **options), head, targets)
     if as_json:
         click.echo(indented_json([explanation_json(explanation) for explanation in found]))
     else:
-        click.echo("\n".join(map(render_explanation, found)))
+        click.echo("\n".join(map(render_explanation, found)) if full else render_short_explanations(found, "--full"))
     return 0
 
 

@@ -1,6 +1,7 @@
 """The verb that rehearses a change on a CPU."""
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from verl_e2e.cli.command import (
     JSON_OPTION,
     POLICY_OPTION,
     indented_json,
+    say,
 )
 from verl_e2e.core.model.errors import UserError
 
@@ -96,6 +98,7 @@ def rehearse_verb(
     from verl_e2e.config.maps import NAME, cell_map_content
     from verl_e2e.core.compare.rehearsal import CellOutcome, ObserveLimits
     from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
+    from verl_e2e.core.text.escape import plain_section
     from verl_e2e.wiring import rehearse as rehearsing
     from verl_e2e_runner.rehearsal import rehearse as runner
     from verl_e2e_runner.rehearsal.cells import CELLS
@@ -123,13 +126,15 @@ def rehearse_verb(
         order,
         lambda commit, wanted: runner.rehearse_commit(commit, wanted, place),
         runner.table_rows(),
-        lambda text: click.echo(text, err=True),
+        say,
     )
     document, section = rehearsal_json(found), render_rehearsal(found)
     (out / "rehearsal.json").write_text(document)
     (out / "rehearsal.md").write_text(section)
     (out / NAME).write_bytes(cell_map_content(entered))
-    click.echo(document if as_json else section, nl=False)
+    # A terminal shows Markdown as it is written.
+    shown = plain_section(section) if sys.stdout is not None and sys.stdout.isatty() else section
+    click.echo(document if as_json else shown, nl=False)
     return {CellOutcome.FAIL: EXIT_FAIL, CellOutcome.BLOCKED: EXIT_BLOCKED}.get(found.outcome, 0)
 
 
@@ -170,9 +175,6 @@ def run_ordered(
 
     def pair() -> "RehearsedPair":
         return rehearsing.ordered_runs(job, cells, lambda name, commit: fetch(job, name, commit, base=environ))
-
-    def say(sentence: str) -> None:
-        click.echo(sentence, err=True)
 
     if prepare:
         runner.prepare_base(pair, place)

@@ -21,22 +21,22 @@ from verl_e2e.cli.command import (
     REPO_OPTION,
     WORK_OPTION,
     cache_folder,
+    colored,
     exit_code,
     print_card,
+    progress,
+    say,
 )
+from verl_e2e.core.text.addresses import with_addresses
 
 _REPEATS = "How many runs on the merge base a learning signal is compared with."
-
-
-def _to_stderr(sentence: str) -> None:
-    click.echo(sentence, err=True)
 
 
 def _resealing(environ: Mapping[str, str]) -> Callable[[Path], None]:
     """A function that seals a run folder again with the recorder's key, after related runs were added to it."""
     from verl_e2e_runner.folder.recorder import seal_again, usable_key
 
-    return lambda folder: seal_again(folder, usable_key(environ, _to_stderr))
+    return lambda folder: seal_again(folder, usable_key(environ, say))
 
 
 @click.command("run")
@@ -112,7 +112,7 @@ def run_verb(
     if flags["prepare"]:
         findings = prepare_by_hand(job, out, environ=environ, work=work)
         for finding in findings:
-            _to_stderr(f"{finding.check}: {finding.summary}")
+            say(f"{finding.check}: {finding.summary}")
         # What blocks is the user's to fix before the run.
         if stopping := [finding for finding in findings if finding.blocking and not finding.ok]:
             raise click.ClickException("\n".join(f"{finding.summary}; {finding.fix}" for finding in stopping))
@@ -132,7 +132,7 @@ def run_verb(
         out,
         environ=environ,
         work=work,
-        stream=sys.stderr,
+        stream=progress(),
         junit=brought,
         order_nonce=order_nonce,
         keep_caches=keep_caches,
@@ -142,7 +142,7 @@ def run_verb(
     judging.write_judgement(folders, out, verdicts)
     if allowed and not interrupted:
         reseal = _resealing(environ)
-        verdicts = (checking.follow_up_run(job, out, allowed, work, _to_stderr, reseal=reseal),)
+        verdicts = (checking.follow_up_run(job, out, allowed, work, say, reseal=reseal),)
     shown = judging.make_card(verdicts)
     print_card(shown, as_json=as_json)
     return EXIT_INTERRUPTED if interrupted else exit_code(shown)
@@ -180,19 +180,30 @@ def check_verb(repo: Path, base: str, head: str, *, as_json: bool, **options: An
 
     A failed job runs again on the merge base. If it does not fail there, it runs once more on the head. Some levels
     also need a reference run. Each extra run is announced with its cost. Progress goes to stderr, the card to stdout.
-    Without a GPU the plan is complete and the result is Blocked; the card names each missing thing and its fix. Jobs
+    Without a GPU the plan is complete and the result is Blocked; 15 rows say what to fix, the missing GPU first. Jobs
     run on Linux alone: elsewhere the plan is made, and nothing is run.
 
     Example: verl-e2e check --repo Megatron-Bridge --base origin/main --verl verl --out out
     """
+    from verl_e2e.core.report.run_card import render_unfit_host
     from verl_e2e.wiring import check as checking
 
     request = checking.LocalCheck(
-        bridge=repo, base=base, head=head, cache=cache_folder(), system=sys.platform, **options
+        bridge=repo,
+        base=base,
+        head=head,
+        cache=cache_folder(),
+        system=sys.platform,
+        quiet=progress() is not sys.stderr,
+        **options,
     )
     environ = dict(os.environ)
-    shown = checking.check_here(request, environ, _to_stderr, reseal=_resealing(environ))
-    print_card(shown, as_json=as_json)
+    shown = checking.check_here(request, environ, say, reseal=_resealing(environ))
+    short = "" if as_json else render_unfit_host(shown, str(options["out"]))
+    if short:
+        click.echo(colored(with_addresses(short)), nl=False)
+    else:
+        print_card(shown, as_json=as_json)
     return exit_code(shown)
 
 

@@ -59,7 +59,7 @@ def serve(*, check: bool) -> int:
 
     Settings are environment variables; `--check` names each one that is missing or wrong. The log is on standard error.
 
-    Example: GITHUB_APP_PRIVATE_KEY_FILE=app.pem ... verl-e2e serve
+    Example: verl-e2e serve --check
     """
     from verl_e2e.adapters.clock import SystemClock
     from verl_e2e.adapters.json_log import log_to_stderr

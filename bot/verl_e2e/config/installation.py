@@ -12,6 +12,7 @@ from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy, sh
 from verl_e2e.config.validation import YamlDocument, validate
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.policy import Image
+from verl_e2e.core.text.addresses import with_addresses
 
 WORKFLOWS = ".github/workflows"
 # What runs a job, on the branch of its own too.
@@ -71,7 +72,7 @@ class InitAnswers:
 
     def policy(self) -> str:
         """The policy file: what differs from the packaged one."""
-        text = "# What differs from the packaged policy; docs/policy.md of verl-e2e has every key.\n"
+        text = with_addresses("# What differs from the packaged policy; docs/policy.md has every key.\n")
         text += "schema: 1\nextends: default\n"
         if self._has_own_image:
             text += "image:\n" + "".join(f"  {key}: {json.dumps(value)}\n" for key, value in dict(self.image).items())

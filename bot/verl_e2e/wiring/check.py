@@ -61,6 +61,8 @@ class LocalCheck:
     baseline_repeats: int = 1
     # `sys.platform` of this machine.
     system: str = "linux"
+    # Whether the runs print no progress.
+    quiet: bool = False
 
 
 def check_here(
@@ -115,7 +117,12 @@ def check_here(
         planner = planner_of(bridge, named, policy, order.base, order.head)
     folders = run_folders(policy_bands(policy, order.policy, bridge, base), reseal=reseal)
     services = CheckServices(
-        bridge, LocalDispatcher(order.work), folders, blobs, planner, baselines=BaselineCache(order.work)
+        bridge,
+        LocalDispatcher(order.work, quiet=order.quiet),
+        folders,
+        blobs,
+        planner,
+        baselines=BaselineCache(order.work),
     )
     return check_change(request, services, say)
 

@@ -16,6 +16,7 @@ from verl_e2e.core.plan.explain import (
     explanation_json,
     explanations,
     render_explanation,
+    render_short_explanations,
     with_maps,
     with_must_run,
 )
@@ -152,3 +153,56 @@ def test_an_explanation_names_who_entered_a_symbol() -> None:
     assert explanation_json(found)["entered_by"] == ("0-lora-ddp (trainer)",)
     whole = Explanation(LORA, "")
     assert with_maps(whole, maps) is whole
+
+
+LONG = Explanation(
+    PATH,
+    "A.method",
+    levels=(Level.SMOKE, Level(4)),
+    rules=tuple(f"a rule with a long name {number}" for number in range(9)),
+    via=tuple(f"lib.step{number} calls" for number in range(9)),
+    must_run=tuple(f"{number}-job: 1 function" for number in range(7)),
+    places=tuple(f"place {number} {'x' * 200}" for number in range(7)),
+    entered_by=tuple(f"{number}-job (trainer)" for number in range(7)),
+)
+
+
+def test_a_method_takes_twelve_rows_of_a_hundred_columns_and_the_last_says_how_to_see_all() -> None:
+    rows = render_short_explanations([LONG], "--full").splitlines()
+    assert len(rows) <= 12
+    assert max(map(len, rows)) <= 100
+    assert rows[0].startswith(f"{PATH}:A.method: level 0, 4")
+    assert [row.strip() for row in rows[1:6]] == [
+        "lib.step0 calls", "...", "lib.step6 calls", "lib.step7 calls", "lib.step8 calls",
+    ]  # fmt: skip
+    assert "  looked for in 0-job: 1 function (and 6 more)" in rows
+    assert "  entered by 0-job (trainer) (and 6 more)" in rows
+    assert rows[-1] == "  --full shows all of it"
+
+
+def test_what_is_short_is_shown_whole() -> None:
+    found = Explanation(PATH, "f", reason="verl does not reach it")
+    assert render_short_explanations([found], "--full") == render_explanation(found)
+
+
+def test_a_path_is_followed_by_a_row_for_each_of_its_first_symbols() -> None:
+    whole = Explanation(PATH, "", levels=(Level.SMOKE,), reason="unless idle")
+    below = [Explanation(PATH, f"f{number}", levels=(Level.SMOKE,), via=("verl",)) for number in range(40)]
+    other = Explanation("src/other.py", "g", reason="verl does not reach it")
+    rows = render_short_explanations([whole, *below, other], "--full").splitlines()
+    assert rows[:3] == [f"{PATH}: level 0 (no rule names it)", "  unless idle", "  :f0: level 0 (no rule names it)"]
+    assert rows[-2:] == [
+        "  and more symbols: --full shows them",
+        "src/other.py:g: asks for nothing, verl does not reach it",
+    ]
+    assert len(rows) == 2 + 11 + 2
+
+
+def test_the_methods_of_a_class_are_rows_below_it_and_another_symbol_of_the_path_is_not() -> None:
+    found = [Explanation(PATH, name, levels=(Level.SMOKE,)) for name in ("A", "A.b", "Ab")]
+    rows = render_short_explanations(found, "--full").splitlines()
+    assert rows == [
+        f"{PATH}:A: level 0 (no rule names it)",
+        "  :A.b: level 0 (no rule names it)",
+        f"{PATH}:Ab: level 0 (no rule names it)",
+    ]

@@ -33,6 +33,7 @@ from verl_e2e.core.report.run_card import (
     NotRun,
     render_markdown,
     render_text,
+    render_unfit_host,
     result_of,
     sentence_of,
 )
@@ -268,3 +269,31 @@ def test_a_pass_says_in_its_first_line_what_bridge_tests_alone_executed() -> Non
     assert alone in render_markdown(Card((in_tests,), execution=rules)).splitlines()[0]
     assert alone not in render_text(Card((entered, in_tests), execution=rules))
     assert result_of(Card((in_tests,), execution=rules)) is Result.PASS
+
+
+def unfit(*findings: Finding) -> Verdict:
+    """The verdict of a job that a host could not begin."""
+    environment = make_environment(findings=findings, imports=(), gpus=())
+    stopped = ended(EndReason.NOT_STARTED, None, "preflight found what blocks the run")
+    return judge(make_record(environment=environment, events=stopped, imports=(), tests=None), LogFacts(0))
+
+
+def test_a_host_that_cannot_begin_a_job_is_told_in_15_rows() -> None:
+    others = [Finding(check=Check.DATA, ok=False, summary=f"{number} {'x' * 150}", fix="Do.") for number in range(9)]
+    card = Card((unfit(FINDINGS[0], *others),), (DENSE,))
+    rows = render_unfit_host(card, "out").splitlines()
+    assert len(rows) <= 15
+    assert max(map(len, rows)) <= 100
+    assert rows[0].startswith("Result: Blocked - Level 0 blocked at environment: no GPU is visible")
+    assert next(row for row in rows if row.startswith("1. ")).startswith("1. no GPU is visible: Run it on a host")
+    left = next(row for row in rows if row.startswith("and "))
+    shown = sum(row[0].isdigit() for row in rows)
+    assert left == f"and {10 - shown} more to fix"
+    assert rows[-2].startswith("Planned: Level 0: LoRA + DDP smoke")
+    assert "`verl-e2e card out`" in rows[-1]
+
+
+@pytest.mark.parametrize("name", ["pass", "fail", "log-only", "nothing"])
+def test_another_card_is_shown_whole(name: str) -> None:
+    assert render_unfit_host(CARDS[name], "out") == ""
+    assert render_unfit_host(Card((NOT_STARTED, PASSED)), "out") == ""

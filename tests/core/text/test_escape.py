@@ -19,6 +19,7 @@ from verl_e2e.core.text.escape import (
     folded_text,
     markdown,
     one_line,
+    plain_section,
     prose,
     sentence,
     step_text,
@@ -226,3 +227,16 @@ def test_what_stands_between_two_backticks_is_code(text: str, shown: str) -> Non
 def test_a_sentence_that_is_prose_stays_as_it_is() -> None:
     assert sentence(prose("`{what}` and {what}", what="a*b")) == "`a*b` and a\\*b"
     assert len(sentence(prose("{what}", what="a" * 90), 20)) <= 24
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Rehearsal (CPU): 2 cells", "a_b*c [x](y) ~ #7 @someone https://a.example/b", "<b> & $x$ `y`", "a|b", "12 > 3. !"],
+)
+def test_a_section_for_a_terminal_has_the_text_and_none_of_the_escapes(text: str) -> None:
+    section = (
+        f"### {markdown(text)}\n\n| cell | where |\n|---|---|\n| {code(text)} | {markdown(text)} |\n- {markdown(text)}"
+    )
+    plain = text.replace("`", "")
+    shown = [row.replace("`", "") for row in plain_section(section).split("\n")]
+    assert shown == [plain, "", "cell  where", f"{plain}  {plain}", f"- {plain}"]

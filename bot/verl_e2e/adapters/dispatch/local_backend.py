@@ -91,8 +91,9 @@ def _held_signals() -> Iterator[_Received]:
 class LocalDispatcher:
     """Runs jobs on this machine, one after the other. `work` keeps worktrees and caches between runs."""
 
-    def __init__(self, work: Path | None = None) -> None:
+    def __init__(self, work: Path | None = None, *, quiet: bool = False) -> None:
         self._work = work
+        self._command = (*COMMAND, "--quiet") if quiet else COMMAND
 
     def run(self, job: Job, out: Path) -> int:
         """Run a job to its end in the run folder `out`; the file of the job lies next to it. Returns the exit code.
@@ -104,7 +105,7 @@ class LocalDispatcher:
         file = out.with_name(f"{out.name}.job.json")
         file.write_text(job.model_dump_json(indent=2) + "\n", encoding="utf-8")
         work = ["--work", str(self._work)] if self._work else []
-        command = [*COMMAND, "run", "--job", str(file), "--out", str(out), *work]
+        command = [*self._command, "run", "--job", str(file), "--out", str(out), *work]
         with _held_signals() as received:
             # Its own process group: Ctrl-C would otherwise reach it twice, and the second one skips the clean end.
             runner = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from verl_e2e.adapters.files import run_folder as disk
-from verl_e2e.adapters.files.logs import LogBounds, LogError, bounded, facts_of
+from verl_e2e.adapters.files.logs import LogBounds, LogError, bounded, facts_of, log_lines
 from verl_e2e.adapters.files.run_folder import read_rehearsal, read_seal
 from verl_e2e.config.maps import bands_text, maps_content, packaged_bands, read_bands, read_maps
 from verl_e2e.config.validation import ConfigError
@@ -202,13 +202,13 @@ class DiskFolders:
             raise UnreadableLogError(f"{log.name if log else folder}: {error.problem}") from None
 
     def lines(self, folder: Path) -> Iterator[str]:
-        log, rest = disk.find_log(folder), b""
-        with suppress(LogError):
-            for block in bounded(log, LogBounds()) if log else ():
-                *whole, rest = (rest + block).split(b"\n")
-                yield from (line.decode(errors="replace") for line in whole)
-        if rest:
-            yield rest.decode(errors="replace")
+        def blocks() -> Iterator[bytes]:
+            # What was read before a log breaks off is shown.
+            with suppress(LogError):
+                yield from bounded(log, LogBounds()) if log else ()
+
+        log = disk.find_log(folder)
+        return log_lines(blocks())
 
     def planned(self, folder: Path) -> Mapping[str, Level]:
         return disk.planned_jobs(folder)

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -210,6 +210,16 @@ def open_log(file: str | Path) -> LogStream:
 def bounded(file: str | Path, bounds: LogBounds) -> LogStream:
     """`open_log` within limits; `LogError` when one is exceeded. The author of a compressed log decides its length."""
     return LogStream(str(file), bounds)
+
+
+def log_lines(blocks: Iterable[bytes]) -> Iterator[str]:
+    """The lines of a log in order, as text; LogError where it breaks off."""
+    rest = b""
+    for block in blocks:
+        *whole, rest = (rest + block).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+    if rest:
+        yield rest.decode(errors="replace")
 
 
 def _decoder_for(head: bytes) -> Callable[[], _Decoder] | None:

@@ -3,7 +3,7 @@
 Everything here is read from that plan, so that an explanation never says anything else than the plan would.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 
@@ -13,7 +13,7 @@ from verl_e2e.core.model.execution import ExecutionMaps
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.plan import MODULE_LEVEL, Plan, Reason
-from verl_e2e.core.text.escape import count_of
+from verl_e2e.core.text.escape import count_of, one_line
 
 _BY_NAME = "it is judged by its name, not by its inside"
 _SHOWN_PLACES = 5
@@ -126,6 +126,45 @@ def render_explanation(explanation: Explanation) -> str:
     rows += [f"  looked for in {job}" for job in explanation.must_run]
     rows += [f"  place: {on_one_line(row)}" for row in explanation.places]
     rows += [f"  entered by {job}" for job in explanation.entered_by]
+    return "\n".join(rows)
+
+
+_MOST_ROWS, _MOST_WIDTH = 12, 100
+
+
+def render_short_explanation(explanation: Explanation, full: str) -> str:
+    """The same in at most 12 rows of 100 columns; the last one says that the option `full` shows the rest."""
+    rows = render_explanation(replace(explanation, via=(), must_run=(), places=(), entered_by=())).splitlines()
+    chain = explanation.via
+    shown = [chain[0], "...", *chain[-3:]] if len(chain) > 5 else list(chain)
+    rows += [f"  {'  ' * depth}{step}" for depth, step in enumerate(shown)]
+    for title, found in (
+        ("looked for in", explanation.must_run),
+        ("place:", explanation.places),
+        ("entered by", explanation.entered_by),
+    ):
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        rows += [f"  {title} {one_line(found[0], _MOST_WIDTH - len(title) - len(more) - 3)}{more}"] if found else []
+    short = [row if len(row) <= _MOST_WIDTH else f"{row[: _MOST_WIDTH - 4]} ..." for row in rows[: _MOST_ROWS - 1]]
+    is_whole = short == render_explanation(explanation).splitlines()
+    return "\n".join(short if is_whole else [*short, f"  {full} shows all of it"])
+
+
+def render_short_explanations(found: Sequence[Explanation], full: str) -> str:
+    """Each target in at most 12 rows, and then a row for each of the first symbols below it."""
+    rows: list[str] = []
+    above, below = Explanation("", ""), 0
+    for item in found:
+        if item.path == above.path and item.symbol.startswith(f"{above.symbol}." if above.symbol else ""):
+            below += 1
+            head = render_explanation(replace(item, via=(), reason="" if item.levels else item.reason)).splitlines()[0]
+            if below < _MOST_ROWS:
+                rows.append(f"  {one_line(head.removeprefix(item.path), _MOST_WIDTH - 2)}")
+            elif below == _MOST_ROWS:
+                rows.append(f"  and more symbols: {full} shows them")
+            continue
+        above, below = item, 0
+        rows.append(render_short_explanation(item, full))
     return "\n".join(rows)
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from textwrap import wrap
 
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.execution import (
@@ -21,7 +22,8 @@ from verl_e2e.core.judge.verdict_document import VERDICT_SCHEMA, Verdict, docume
 from verl_e2e.core.judge.wording import merged_limitations
 from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.evidence import Evidence
-from verl_e2e.core.model.outcome import Deliverable, Result
+from verl_e2e.core.model.outcome import Deliverable, Result, Stage
+from verl_e2e.core.model.record import ENVIRONMENT_FILE
 from verl_e2e.core.report.comparison_text import markdown_rows, verdict_of
 from verl_e2e.core.report.verdict_rows import failure_rows
 from verl_e2e.core.text.escape import (
@@ -167,6 +169,34 @@ def render_text(card: Card) -> str:
     for title, found in (("Limitations:", limitations_of(card)), ("Follow-ups:", followups_of(card))):
         rows += [title, *([f"- {one_line(row)}" for row in found] or ["- none"])]
     return "\n".join(rows) + "\n"
+
+
+_MOST_ROWS, _WIDTH = 15, 100
+
+
+def render_unfit_host(card: Card, out: str) -> str:
+    """What to fix first where no job could begin on this machine, in 15 rows of 100 columns; empty for another card.
+
+    `out` is the folder that has the whole card.
+    """
+    unfit = [verdict.stage is Stage.ENVIRONMENT and verdict.result is Result.BLOCKED for verdict in card.verdicts]
+    lines = [item.file for verdict in card.verdicts for item in verdict.key_lines]
+    if not unfit or not all(unfit) or set(lines) != {ENVIRONMENT_FILE}:
+        return ""
+    end = [
+        one_line(f"Planned: {coverage_of(card)}", _WIDTH),
+        one_line(f"`verl-e2e card {out}` prints the whole card, and {out}/plan.json is the plan.", _WIDTH),
+    ]
+    rows = wrap(f"Result: {result_of(card)} - {one_line(sentence_of(card))}", _WIDTH, max_lines=3)
+    fixes = dict.fromkeys(row for verdict in card.verdicts for row in verdict.followups)
+    for number, fix in enumerate(fixes, 1):
+        shown = wrap(f"{number}. {one_line(fix)}", _WIDTH, subsequent_indent="   ", break_on_hyphens=False)
+        # A fix is shown whole or not at all, and one row says how many are not.
+        if len(rows) + len(shown) + (number < len(fixes)) + len(end) > _MOST_ROWS:
+            rows.append(f"and {len(fixes) - number + 1} more to fix")
+            break
+        rows += shown
+    return "\n".join([*rows, *end]) + "\n"
 
 
 def _groups(card: Card) -> tuple[tuple[str, tuple[Deliverable, ...]], ...]:

@@ -9,20 +9,19 @@ from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.execution import Entered, Side
 from verl_e2e.core.model.outcome import Recurrence, Result
+from verl_e2e.core.text.addresses import as_code, with_links
 from verl_e2e.core.text.escape import code, markdown, one_line, sentence
 
 _MAX_LINK = 500
 _MAX_COMMAND = 12_000
 _COMMAND_WIDTH = 150
-# A page of our documentation, which is not in the repository that is tested.
-_OWN_DOCUMENT = re.compile(r"(?<![\w./`-])docs/[\w-]{1,60}\.md(#[\w-]{1,100})?(?! of verl-e2e)")
 _PLAIN_LINK = re.compile(r"https?://[A-Za-z0-9:/._?=&%#~-]*")
 _WORKFLOW_RUN = re.compile(r".*?/actions/runs/[0-9]+(?=[/#]|\Z)")
 
 
 def verdict_sentence(text: str, limit: int = 1000) -> str:
-    """A sentence of a verdict for a reader in another repository: it names our documents as documents of verl-e2e."""
-    return sentence(_OWN_DOCUMENT.sub(r"`\g<0>` of verl-e2e", text), limit)
+    """A sentence of a verdict for a reader in another repository, with links to the pages of ours that it names."""
+    return with_links(sentence(as_code(text), limit))
 
 
 def requested_rows(verdict: Verdict) -> tuple[str, ...]:

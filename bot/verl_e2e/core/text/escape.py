@@ -6,6 +6,7 @@ A long document is made of blocks, which lose their last rows by rule where it m
 """
 
 import difflib
+import html
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -172,6 +173,21 @@ def prose(template: str, /, **values: str) -> Prose:
     # Neighbours of one kind are one text: two values side by side may make a link that neither is.
     groups = groupby((part for part in parts if part[1]), key=itemgetter(0))
     return Prose(tuple((is_code, "".join(text for _, text in group)) for is_code, group in groups))
+
+
+_CELLS = re.compile(r"(?<!\\)\|")
+
+
+def plain_section(section: str) -> str:
+    """Markdown of `markdown` and `code` for a terminal: without their escapes, the cells of a table side by side."""
+    rows = []
+    for line in section.split("\n"):
+        if line.startswith("|---"):
+            continue
+        row = "  ".join(cell.strip() for cell in _CELLS.split(line)[1:-1]) if line.startswith("|") else line
+        row = re.sub(r"^#+ |</?code>", "", row.replace(BREAK, ""))
+        rows.append(html.unescape(re.sub(r"\\([\\`*_{}\[\]()+!|~>])", r"\1", row)))
+    return "\n".join(rows)
 
 
 def fence_for(rows: tuple[str, ...]) -> str:
