@@ -19,11 +19,13 @@ import sqlalchemy as sa
 import uvicorn
 
 from tests.adapters.databases import database, server, store
+from tests.adapters.github_adapters import REPOSITORY, github_adapters
 from tests.fakes.clocks import HandClock
 from tests.fakes.github_page import BROWSERS
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.fakes.shown_pull import FAILED, PASSED, shown_target_state
+from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.metrics import Metrics
 from verl_e2e.adapters.store import SqlLedger, SqlRunLists, Store, open_store
 from verl_e2e.adapters.store.database import instant, runs
@@ -34,7 +36,7 @@ from verl_e2e.core.pulls.ledger import Override, RecordedCommand, Run, RunState,
 from verl_e2e.core.pulls.queue import Pool
 from verl_e2e.ports import ForgeError
 from verl_e2e.web import Door, PageSources, PatientProtocol, Probes, create_app, page_routes
-from verl_e2e.wiring.app import Visibility
+from verl_e2e.wiring.app import GithubViews
 
 __all__ = ["database", "server", "store"]
 
@@ -50,6 +52,7 @@ class Site:
     store: Store
     port: int = 0
     public: set[str] = field(default_factory=lambda: {PUBLIC})
+    views: GithubViews = field(default_factory=lambda: GithubViews(HandClock(NOW)))
 
     @property
     def ledger(self) -> SqlLedger:
@@ -76,6 +79,7 @@ def serving(store: Store) -> Iterator[Site]:
         SqlLedger(store).snapshot,
         (Pool("all", 2),),
         lambda name: name in site.public,
+        site.views.policy,
         "https://github.example",
         lambda: NOW,
     )
@@ -264,8 +268,8 @@ def test_pages_are_only_read(light_site: Site) -> None:
 
 def test_a_repository_is_shown_while_github_says_so_and_not_where_it_says_nothing() -> None:
     clock = HandClock(NOW)
-    visibility = Visibility(clock)
-    assert not visibility.is_public(PUBLIC)
+    views = GithubViews(clock)
+    assert not views.is_public(PUBLIC)
     said: list[bool | None] = [True, False, None]
     asked = 0
 
@@ -277,13 +281,51 @@ def test_a_repository_is_shown_while_github_says_so_and_not_where_it_says_nothin
             raise ForgeError("GitHub does not answer")
         return answer
 
-    visibility.ask = ask
+    views.ask_public = ask
     clock.pass_s(61)
     found = []
     for _ in range(3):
-        found += [visibility.is_public(PUBLIC), visibility.is_public(PUBLIC)]
+        found += [views.is_public(PUBLIC), views.is_public(PUBLIC)]
         clock.pass_s(61)
     assert (found, asked) == ([True, True, False, False, False, False], 3)
+
+
+EXTENDING = b"schema: 1\nextends: default\nmost_gpus: 3\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "rows"),
+    [
+        (EXTENDING, ("most_gpus cccccccccccc:.github/verl-e2e.yml 3", "verl packaged policy")),
+        (None, ("verl packaged policy", "bands default of the key null")),
+        (b"schema: 1\nmost_gpu: 3\n", ("most_gpu: ",)),
+    ],
+)
+def test_the_policy_says_where_each_value_comes_from(
+    light_site: Site, file: bytes | None, rows: tuple[str, ...]
+) -> None:
+    light_site.ledger.put_run(made())
+    light_site.ledger.put_run(made(repository=SECRET))
+    light_site.views.ask_policy = lambda _: ("c" * 40, file)
+    status, page = light_site.get(f"/{PUBLIC}/policy")
+    assert status == 200
+    for row in rows:
+        assert row in text_of(page)
+    assert light_site.get(f"/{SECRET}/policy") == light_site.get("/octo/none/policy") == (404, "Not Found")
+    assert f'href="/{PUBLIC}/policy"' in light_site.get("/")[1]
+
+
+def test_without_an_answer_of_github_no_policy_is_shown(light_site: Site) -> None:
+    light_site.ledger.put_run(made())
+    assert "GitHub did not say what the default branch is" in light_site.get(f"/{PUBLIC}/policy")[1]
+
+
+def test_github_says_which_repositories_are_public(tmp_path: Path) -> None:
+    with github_adapters(tmp_path) as at:
+        administration = GithubAdministration(at.github)
+        assert administration.is_public(REPOSITORY)
+        at.world.repository.private = True
+        assert not administration.is_public(REPOSITORY)
 
 
 RUNS = 10_000

@@ -140,12 +140,13 @@ def _page_sources(settings: "Settings", service: "Service") -> "PageSources":
     from verl_e2e.core.pulls.forge import web_of
     from verl_e2e.web import PageSources
 
-    shown = service.monitoring.visibility.is_public if settings.pages == "public" else lambda _: True
+    shown = service.monitoring.views.is_public if settings.pages == "public" else lambda _: True
     return PageSources(
         SqlRunLists(service.store),
         SqlLedger(service.store).snapshot,
         settings.slots,
         shown,
+        service.monitoring.views.policy,
         web_of(settings.api_url),
         service.clock.now,
     )

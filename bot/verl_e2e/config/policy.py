@@ -2,14 +2,17 @@
 request; and the workflow that runs a job.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from pydantic_core import to_jsonable_python
+
 from verl_e2e.config.validation import ConfigError, Problem, YamlDocument, load_yaml, validate
-from verl_e2e.core.plan.policy import EXTENDED, Policy, PolicyFile
+from verl_e2e.core.plan.policy import EXTENDED, Policy, PolicyFile, PolicyValue
 from verl_e2e.ports import ChangeSource
 
 POLICY_PATH = ".github/verl-e2e.yml"
@@ -74,6 +77,27 @@ def policy_at(repository: ChangeSource, commit: str) -> Policy:
     """The policy at a commit, or the packaged one when that commit has none. Give the base commit, never the head."""
     text = repository.read_blob(commit, POLICY_PATH)
     return packaged_policy() if text is None else load_policy(text, f"{commit[:12]}:{POLICY_PATH}")
+
+
+def policy_values(text: bytes | None, source: str) -> tuple[PolicyValue, ...]:
+    """Every key of the policy that a file gives, or of the packaged one where there is none. Raises ConfigError."""
+    policy = packaged_policy() if text is None else load_policy(text, source)
+    packaged = _packaged().value if text is None or policy.extends else {}
+    given = {} if text is None else load_yaml(text, source).value
+    fields = {field.alias or name: field for name, field in PolicyFile.model_fields.items()}
+    # One that is required is in the file or in the packaged policy.
+    defaults = {
+        key: field.get_default(call_default_factory=True) for key, field in fields.items() if not field.is_required()
+    }
+    places = ((source, given), ("packaged policy", packaged), ("default of the key", defaults))
+    found = (
+        next((key, origin, values[key]) for origin, values in places if isinstance(values, Mapping) and key in values)
+        for key in fields
+    )
+    return tuple(
+        PolicyValue(key, json.dumps(to_jsonable_python(value, by_alias=True), indent=2, ensure_ascii=False), origin)
+        for key, origin, value in found
+    )
 
 
 def shipped(packaged: str, in_checkout: str) -> bytes:

@@ -8,6 +8,7 @@ from functools import cache
 
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.policy import PolicyValue
 from verl_e2e.core.pulls.ledger import Override, Run, RunState
 from verl_e2e.core.pulls.queue import Pool, QueueSnapshot
 from verl_e2e.core.pulls.run_lines import RunCount, RunLine, line_of, slots_in_use, tallies, waiting_reasons, week_of
@@ -23,11 +24,14 @@ class QueueNow:
     now: datetime
 
 
-def render_overview(queue: QueueNow, running: Sequence[RunLine], ended: Sequence[RunLine]) -> str:
+def render_overview(
+    queue: QueueNow, repositories: Collection[str], running: Sequence[RunLine], ended: Sequence[RunLine]
+) -> str:
     """What runs, what waits and why, and the newest results; `running` has all that is not over."""
     reasons = waiting_reasons(queue.snapshot, queue.pools, queue.now)
     return _render(
         "overview.html",
+        repositories=repositories,
         slots=slots_in_use(queue.snapshot, queue.pools, queue.now),
         running=[line for line in running if line.state is not RunState.QUEUED],
         waiting=[
@@ -85,6 +89,12 @@ def render_history(since: datetime, counts: Collection[RunCount], overrides: Col
         ("cause", "what kept it from a pass", tallies(counts, lambda count: count.causes)[:_CAUSES]),
     )
     return _render("history.html", since=since, tables=tables, overrides=len(overrides))
+
+
+def render_policy(repository: str, values: Sequence[PolicyValue] | str) -> str:
+    """Each key of the policy with where it comes from, or why the policy is not known."""
+    known = not isinstance(values, str)
+    return _render("policy.html", repository=repository, values=values if known else (), why="" if known else values)
 
 
 @cache

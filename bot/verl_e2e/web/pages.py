@@ -5,7 +5,7 @@ What a page asks is answered by two threads of its own, so that readers take not
 
 import asyncio
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,8 +15,17 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from verl_e2e.core.plan.policy import PolicyValue
 from verl_e2e.core.pulls.queue import Pool, QueueSnapshot
-from verl_e2e.pages.site import QueueNow, render_history, render_overview, render_pull, render_run, site_file
+from verl_e2e.pages.site import (
+    QueueNow,
+    render_history,
+    render_overview,
+    render_policy,
+    render_pull,
+    render_run,
+    site_file,
+)
 from verl_e2e.ports import RunLists
 
 _ENDED_SHOWN = 50
@@ -47,6 +56,8 @@ class PageSources:
     pools: Collection[Pool]
     # Whether anyone may read a repository; false where that is not known.
     shown: Callable[[str], bool]
+    # The policy of a repository's default branch, or why it is not known.
+    policy: Callable[[str], Sequence[PolicyValue] | str]
     # The address of GitHub's own pages.
     web_url: str
     now: Callable[[], datetime]
@@ -60,6 +71,7 @@ def page_routes(sources: PageSources) -> tuple[Route, ...]:
         "/history": pages.history,
         "/run/{key}": pages.run,
         "/{owner}/{name}/pull/{number:int}": pages.pull,
+        "/{owner}/{name}/policy": pages.policy,
     }
     threads = _Threads()
     files = {"/style.css": "text/css", "/live.js": "text/javascript"}
@@ -112,7 +124,7 @@ class _Pages:
         """What runs and waits, and the newest results."""
         lists, public = self.sources.lists, self._public()
         ended = lists.lines(public, over=True, limit=_ENDED_SHOWN)
-        return render_overview(self._queue(), lists.lines(public, over=False), ended)
+        return render_overview(self._queue(), public, lists.lines(public, over=False), ended)
 
     def history(self) -> str:
         """What the runs of some weeks came to."""
@@ -131,6 +143,13 @@ class _Pages:
         overrides = self.sources.lists.overrides((repository,), lines[-1].created)
         of_pull = [entry for entry in overrides if entry.number == number]
         return render_pull(self._queue(), lines, of_pull, self.sources.web_url)
+
+    def policy(self, owner: str, name: str) -> str | None:
+        """The policy in force for what is opened now."""
+        repository = f"{owner}/{name}"
+        if repository not in self._public():
+            return None
+        return render_policy(repository, self.sources.policy(repository))
 
     def run(self, key: str) -> str | None:
         """One run."""

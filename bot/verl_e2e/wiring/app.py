@@ -15,7 +15,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
 from verl_e2e.adapters.dispatch.order_folder import PUBLIC_KEYS
@@ -50,9 +50,11 @@ from verl_e2e.app.reconcile import Reconciler
 from verl_e2e.app.required_jobs import JobSources, RequiredJobs, VerdictReuse
 from verl_e2e.app.runs import BackendRuns, RunQueue, SharedQueue
 from verl_e2e.app.watch import Watcher
+from verl_e2e.config.policy import POLICY_PATH, policy_values
 from verl_e2e.config.settings import Settings
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.needs import Capacity
+from verl_e2e.core.plan.policy import PolicyValue
 from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.forge import BranchCommit, Reference, Target, read_reference, reference_text, web_of
@@ -229,49 +231,66 @@ _SILENT_S = 120.0
 _DATABASE_S = 3.0
 
 
-# So long it is believed that a repository is public; and so long what was not found out is not asked for again.
-_PUBLIC_S = 60.0
+_Answer = TypeVar("_Answer")
+# So long an answer of GitHub is believed, and what was not found out is not asked for again.
+_BELIEVED_S = 60.0
 
 
-class Visibility:
-    """Which repositories anyone may read, as GitHub said a minute ago at most; none before `ask` is set.
+class GithubViews:
+    """What pages ask of GitHub, as it answered a minute ago at most; nothing is public before `ask_public` is set.
 
-    Where GitHub does not answer a repository is not shown.
+    It is asked of those repositories alone that the database knows. Where GitHub does not answer nothing is shown.
     """
 
     def __init__(self, clock: Clock) -> None:
-        self.ask: Callable[[str], bool] = lambda _: False
+        self.ask_public: Callable[[str], bool] = lambda _: False
+        # The commit of the default branch, and its policy file if it has one.
+        self.ask_policy: Callable[[str], tuple[str, bytes | None] | None] = lambda _: None
         self._clock = clock
-        self._known: dict[str, tuple[float, bool]] = {}
+        self._known: dict[tuple[str, str], tuple[float, object]] = {}
 
     def is_public(self, repository: str) -> bool:
-        """Whether anyone may read a repository; called for those alone that the database knows."""
-        at, known = self._known.get(repository, (-_PUBLIC_S, False))
-        now = self._clock.monotonic()
-        if now - at >= _PUBLIC_S:
+        """Whether anyone may read a repository."""
+        return self._recent("visibility", repository, self.ask_public) is True
+
+    def policy(self, repository: str) -> tuple[PolicyValue, ...] | str:
+        """The policy of the default branch, or why it is not known."""
+
+        def ask(name: str) -> tuple[PolicyValue, ...] | str:
+            found = self.ask_policy(name)
+            if found is None:
+                return "GitHub did not say what the default branch is"
             try:
-                known = self.ask(repository)
+                return policy_values(found[1], f"{found[0][:12]}:{POLICY_PATH}")
+            except UserError as error:
+                return str(error)
+
+        return self._recent("policy", repository, ask) or "GitHub does not answer"
+
+    def _recent(self, about: str, repository: str, ask: Callable[[str], _Answer]) -> _Answer | None:
+        at, known = self._known.get((about, repository), (-_BELIEVED_S, None))
+        now = self._clock.monotonic()
+        if now - at >= _BELIEVED_S:
+            try:
+                known = ask(repository)
             except ForgeError as error:
-                log.warning("pages of %s are not shown: %s", repository, error)
-                known = False
-            self._known[repository] = (now, known)
-        return known
+                log.warning("%s of %s is not shown on pages: %s", about, repository, error)
+                known = None
+            self._known[about, repository] = (now, known)
+        return cast("_Answer | None", known)
 
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
     """Where this process says how it is, and which repositories its pages may show."""
 
-    visibility: Visibility
+    views: GithubViews
     metrics: Metrics = field(default_factory=Metrics)
     # Checks of readiness beyond the service's own, by name: what is wrong, empty for nothing.
     checks: dict[str, Callable[[], str]] = field(default_factory=dict)
 
 
 MakeWork = Callable[[Settings, SqlLedger, SqlWorklist, SqlOutbox, Clock, Monitoring], Work]
-
-
-_Answer = TypeVar("_Answer")
 
 
 class Bounded(Generic[_Answer]):
@@ -386,7 +405,7 @@ def open_service(
     make_pool: MakePool = thread_pool,
 ) -> Service:
     """Open the database and everything that the settings name, and start nothing yet."""
-    monitoring = Monitoring(Visibility(clock))
+    monitoring = Monitoring(GithubViews(clock))
     metrics = monitoring.metrics
     try:
         settings.data.mkdir(parents=True, exist_ok=True)
@@ -507,7 +526,13 @@ def github_work(
     ) -> Work:
         github, metrics, web_url = connect(settings), monitoring.metrics, web_of(settings.api_url)
         monitoring.checks["github"] = Bounded(github.trouble, _READY_S)
-        monitoring.visibility.ask = GithubAdministration(github).is_public
+        administration, pulls = GithubAdministration(github), GithubPulls(github)
+
+        def default_policy(repository: str) -> tuple[str, bytes | None] | None:
+            commit = pulls.tip(repository, administration.default_branch(repository))
+            return (commit, pulls.file_at(repository, commit, POLICY_PATH)) if commit else None
+
+        monitoring.views.ask_public, monitoring.views.ask_policy = administration.is_public, default_policy
         metrics.watch(ApiCollector(github.calls.by_answer, lambda: github.calls.budgets(clock.now().timestamp())))
         mirrors = Mirrors(settings.data, web_url, token=github.token, environ=environ)
         analysis = make_analysis(settings, mirrors)

@@ -1,6 +1,7 @@
 """The policy: the file `.github/verl-e2e.yml` as one frozen document, each key described where it is declared."""
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
@@ -558,6 +559,17 @@ def _require_known(names: Iterable[str], known: Collection[str], kind: str, at: 
     for number, name in enumerate(names):
         if name not in known:
             raise UnfitError(f"{name!r} is not a {kind} that is known here", suggest(name, known), (*at, number))
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyValue:
+    """A top-level key of the policy in force."""
+
+    key: str
+    # Its value in JSON.
+    value: str
+    # Where it comes from: the file's name, the packaged policy, or the key's own default.
+    origin: str
 
 
 class Policy(PolicyFile):
