@@ -38,6 +38,10 @@ WORDS = (
     (r"(?<=--megatron-lm )DIR", "Megatron-LM"),
     (r"(?<=judge )DIR|(?<=card )DIR", "out/jobs/0-lora-ddp"),
     (r"(?<=signal )RUN(?=$|\n| )", "out/jobs/5-signal"),
+    (r"(?<=watch )RUN$|(?<=logs )RUN$", "out/jobs/5-signal"),
+    # `judge` writes the report.
+    (r"verl-e2e open DIR", "verl-e2e judge out/jobs/5-signal && BROWSER=true verl-e2e open out/jobs/5-signal"),
+    (r"(?<=reproduce )CARD\\?\|DIR", "out/jobs/0-lora-ddp"),
     (r"--why LEVEL\|PATH", "--why 0"),
     (r"parity RUN REFERENCE", "parity first/jobs/2-dense second/jobs/2-dense"),
     (r"(?<=--out )(DIR|out|results)\b", "{FRESH}"),
