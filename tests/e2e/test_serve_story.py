@@ -1,8 +1,13 @@
 """The whole service as a process, from a webhook to a green gate, killed on the way."""
 
 import json
+import re
 import signal
+import urllib.error
+import urllib.request
 from pathlib import Path
+
+import pytest
 
 from tests.fakes.github_standin.world import SECRET, World
 from tests.fakes.patience import HANG_S, slowness
@@ -35,11 +40,37 @@ def test_from_opened_to_green_with_a_kill_between(world: World, tmp_path: Path) 
         until(lambda: world.gate(number) == "success")
         until(lambda: "Pass" in world.card(number))
         assert figures(address)["reconciles_failed_total"] == 0
+        name = world.repository.full_name
+        pull = read(f"{address}/{name}/pull/{number}")
+        (key,) = set(re.findall(r"/run/([0-9a-f]{64})", pull))
+        assert "Pass" in pull
+        assert '<span class="badge Pass">Pass</span> <code>0-lora-ddp</code>' in read(f"{address}/run/{key}")
+        assert "0-lora-ddp" in read(f"{address}/")
+        assert re.search(r"<td>[0-9a-f]{12}:\.github/verl-e2e\.yml</td>", read(f"{address}/{name}/policy"))
         process.send_signal(signal.SIGTERM)
         assert process.wait(HANG_S) == 0
     assert (len(world.runs()), len(world.cards(number))) == (1, 1)
     for secret in (SECRET, "PRIVATE KEY"):
         assert secret not in log.read_text()
+
+
+def read(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=HANG_S) as answer:
+        return str(answer.read().decode())
+
+
+def test_the_pages_of_a_private_repository_are_not_found(world: World, tmp_path: Path) -> None:
+    world.repository.private = True
+    with serving(environment(world, tmp_path / "data"), tmp_path / "log") as (_, address):
+        world.deliveries.url = f"{address}/webhook"
+        number = world.open_pull("alice", {"src/bridge.py": "value = 2\n"})
+        until(world.live_runs)
+        name = world.repository.full_name
+        assert name not in read(f"{address}/")
+        for path in (f"/{name}/pull/{number}", f"/{name}/policy"):
+            with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+                read(f"{address}{path}")
+            refused.value.close()
 
 
 def test_the_first_sign_on_a_fresh_service_comes_before_the_plan(world: World, tmp_path: Path) -> None:
