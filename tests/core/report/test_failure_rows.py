@@ -11,7 +11,7 @@ from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import ChangeExecution, Entered, FunctionRun, Side
 from verl_e2e.core.model.facts import Frame
 from verl_e2e.core.model.outcome import Recurrence, Result, Stage
-from verl_e2e.core.report.verdict_rows import failure_rows
+from verl_e2e.core.report.verdict_rows import _OF_THE_HOST, failure_rows
 
 RECORDED = read_verdict((FIXTURES / "runs" / "level0-lora-exception" / "verdict.json").read_text())
 assert RECORDED is not None
@@ -86,18 +86,38 @@ def test_a_pass_has_no_rows() -> None:
 )
 def test_what_the_change_does_in_that_file_is_beside_it(functions: tuple[FunctionRun, ...], beside: str | None) -> None:
     where = rows(execution=ChangeExecution(functions))["Where"]
-    assert where.endswith(f"; this change touches {beside}" if beside else '`raise ValueError("no size")`')
+    in_file = [item for item in functions if item.side is Side.HEAD]
+    nothing = "; this change touches nothing in that file" if in_file else '`raise ValueError("no size")`'
+    assert where.endswith(f"; this change touches {beside}" if beside else nothing)
 
 
 def test_without_a_frame_it_is_where_the_evidence_was_read_and_what_of_the_change_ran() -> None:
     at = Evidence(State.BROKEN, "they differ", "fingerprints.jsonl", criterion="replicas")
     said = replace(at, file="log.txt.zst", line=7, excerpt="corr:0.4")
     lost = {"frame": None, "evidence": (at,), "decided_by": "replicas", "key_lines": ()}
-    assert rows(**lost)["Where"] == "`fingerprints.jsonl`"
-    assert rows(**lost | {"evidence": (said,)})["Where"] == "`log.txt.zst:7`: `corr:0.4`"
+    unknown = "no line of code is known, it shows in"
+    assert rows(**lost)["Where"] == f"{unknown} `fingerprints.jsonl`"
+    assert rows(**lost | {"evidence": (said,)})["Where"] == f"{unknown} `log.txt.zst:7`: `corr:0.4`"
     ran = rows(**lost, execution=ChangeExecution((function("LoRA.transform", 160, ran=(185,)),)))["Where"]
-    assert ran.endswith("; of this change ran `src/megatron/bridge/peft/lora.py:LoRA.transform`")
-    assert rows(frame=None, evidence=(), key_lines=(), decided_by=None)["Where"] == "no line of the log"
+    assert ran == f"this change ran in `{LORA}:LoRA.transform`; {unknown} `fingerprints.jsonl`"
+    assert rows(frame=None, evidence=(), key_lines=(), decided_by=None)["Where"] == f"{unknown} preflight"
+
+
+def test_an_error_in_verl_names_the_last_call_of_bridge() -> None:
+    frame = Frame("$WORK/verl/verl/workers/rollout.py", 7, "send", "copy_(")
+    last = "bridge/src/megatron/bridge/models/conversion/model_bridge.py:stream"
+    calls = ("verl/workers/engine.py:step", last, "x:send")
+    assert rows(frame=frame, calls=calls)["Where"] == (
+        f"`verl/workers/rollout.py:7` in `send`: `copy_(`; the last of Bridge before it: `{last}`"
+    )
+
+
+@pytest.mark.parametrize("cause", sorted(_OF_THE_HOST))
+def test_what_preflight_finds_of_the_host_is_the_hosts(cause: str) -> None:
+    blocked = {"result": Result.BLOCKED, "blame": "", "causes": (cause,)}
+    assert rows(**blocked)["Whose"] == "the host or its settings: no change of the code can cause it"
+    assert "host" not in rows(**blocked | {"causes": (cause, "preflight:repositories")})["Whose"]
+    assert "host" not in rows(**blocked | {"undecided": True})["Whose"]
 
 
 def test_rows_stay_short_whatever_a_log_says() -> None:

@@ -98,7 +98,7 @@ def render_pull_card(target_state: TargetState, steps: Actions) -> str:
 def _head(target_state: TargetState, steps: Actions, shown: Collection[str]) -> TextBlock:
     gate, plan = steps.gate, target_state.plan
     # What is told in whole below is only named here.
-    title = f"{' and '.join(shown)}, told below" if shown and gate.status in _ENDED_BADLY else gate.title
+    title = _named(steps.standings, shown) if shown and gate.status in _ENDED_BADLY else gate.title
     heading = f"### {gate.status.icon} verl-e2e: {gate.status.word} - {sentence(title, 600)}\n"
     planned, used = sum(map(_planned, steps.standings)), sum(map(used_minutes, steps.standings))
     minutes = minutes_left(steps.standings)
@@ -121,6 +121,16 @@ def _head(target_state: TargetState, steps: Actions, shown: Collection[str]) -> 
         who, why = markdown(item.override.actor, 60), sentence(item.why, 300)
         rows.append(f"> ⚠️ The override of level {int(item.override.level)} by {who} does not count: {why}")
     return TextBlock(heading, tuple(rows), "", 8_000)
+
+
+def _named(standings: Sequence[JobStanding], shown: Collection[str]) -> str:
+    """The jobs whose failures are told, each with the stage in which it ended."""
+    said = [(item, read_verdict(item.run.verdict) if item.run else None) for item in standings]
+    return " and ".join(
+        f"{item.wanted.id} {item.state.value}{f' in {verdict.stage}' if verdict and verdict.stage else ''}"
+        for item, verdict in said
+        if item.wanted.id in shown
+    )
 
 
 def _planned(standing: JobStanding) -> float:

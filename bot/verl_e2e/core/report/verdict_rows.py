@@ -8,7 +8,8 @@ from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.execution import Entered, Side
-from verl_e2e.core.model.outcome import Recurrence, Result
+from verl_e2e.core.model.outcome import Recurrence, Result, of_preflight
+from verl_e2e.core.model.record import Check
 from verl_e2e.core.text.addresses import as_code, with_links
 from verl_e2e.core.text.escape import code, markdown, one_line, sentence
 
@@ -74,8 +75,18 @@ _WHOSE = {
     Recurrence.PRE_EXISTING: "not this change, it was there before",
     Recurrence.NOT_REPRODUCED: "not shown, it passed when it ran again",
 }
-_MOST_SOURCE, _MOST_WHAT, _MOST_SAID = 160, 200, 140
+_MOST_SOURCE, _MOST_WHAT, _MOST_SAID = 160, 260, 160
 # What a tree under test is called in a path.
+_BRIDGE = "src/megatron/bridge/"
+# What preflight finds of the host alone, whatever the trees under test hold.
+_OF_THE_HOST = frozenset(
+    of_preflight(check)
+    for check in (
+        *(Check.GPUS, Check.GPU_VARIABLES, Check.DATA, Check.DISK, Check.IMAGE, Check.OTHER_RUNS, Check.NEIGHBOURS),
+        *(Check.HOST_MEMORY, Check.ISOLATION, Check.KERNEL_CACHES, Check.RAY_CPUS, Check.READABLE),
+    )
+)
+_FIRST_SENTENCE = re.compile(r".+?(?:[.!?](?= [A-Z])|\Z)", re.DOTALL)
 _TREES = re.compile(r"^\$WORK/(bridge|verl)/")
 
 
@@ -91,6 +102,8 @@ def failure_rows(verdict: Verdict) -> tuple[str, ...]:
     whose = "not shown to be this change: a Blocked is no evidence against it"
     if verdict.recurrence is not None:
         whose = _WHOSE[verdict.recurrence]
+    elif verdict.causes and _OF_THE_HOST.issuperset(verdict.causes) and not verdict.undecided:
+        whose = "the host or its settings: no change of the code can cause it"
     elif verdict.result is Result.FAIL or verdict.undecided:
         whose = "not decided between this change and its base"
     whose += f"; {verdict.blame}" if verdict.blame else ""
@@ -99,7 +112,9 @@ def failure_rows(verdict: Verdict) -> tuple[str, ...]:
         f"- **Where:** {_place(verdict)}",
         f"- **Whose:** {verdict_sentence(whose, _MOST_SAID)}",
     ]
-    return (*rows, *(f"- **Now:** {verdict_sentence(fix, _MOST_SAID)}" for fix in verdict.followups[:1]))
+    # Its first sentence: what is cut in the middle helps no one.
+    first = (_FIRST_SENTENCE.match(fix) for fix in verdict.followups[:1])
+    return (*rows, *(f"- **Now:** {verdict_sentence(found[0], _MOST_SAID)}" for found in first if found))
 
 
 def _place(verdict: Verdict) -> str:
@@ -110,11 +125,12 @@ def _place(verdict: Verdict) -> str:
     if frame is None:
         at = next((item for item in verdict.evidence if item.criterion == verdict.decided_by), None)
         at = at or next((item for item in verdict.key_lines if item.state is State.BROKEN), None)
-        found = code(f"{at.file}:{at.line}" if at.line else at.file, 200) if at and at.file else "no line of the log"
+        found = code(f"{at.file}:{at.line}" if at.line else at.file, 200) if at and at.file else "preflight"
         said = f": {code(at.excerpt, _MOST_SOURCE)}" if at and at.line and at.excerpt else ""
         ran = [item for item in changed if item.entered is Entered.IN_VERL]
-        touched = f"; of this change ran {code(f'{ran[0].path}:{ran[0].symbol}', 200)}" if ran else ""
-        return f"{found}{said}{touched}"
+        # The code first, where a reader begins.
+        touched = f"this change ran in {code(f'{ran[0].path}:{ran[0].symbol}', 200)}; " if ran else ""
+        return f"{touched}no line of code is known, it shows in {found}{said}"
     path = _TREES.sub("", frame.path)
     source = f": {code(frame.source, _MOST_SOURCE)}" if frame.source else ""
     in_file = [item for item in changed if item.path == path]
@@ -124,6 +140,11 @@ def _place(verdict: Verdict) -> str:
         lines = sorted({*nearest.ran, *nearest.missed})
         at_lines = f" at {'line' if len(lines) == 1 else 'lines'} {', '.join(map(str, lines[:3]))}" if lines else ""
         beside = f"; this change touches {code(nearest.symbol or path, 120)}{at_lines}"
+    elif changed:
+        beside = "; this change touches nothing in that file"
+    if not path.startswith(_BRIDGE):
+        ours = [call for call in verdict.calls if _BRIDGE.removeprefix("src/") in call]
+        beside += f"; the last of Bridge before it: {code(ours[-1], 200)}" if ours else ""
     return f"{code(f'{path}:{frame.line}', 240)} in {code(frame.function, 80)}{source}{beside}"
 
 
