@@ -28,6 +28,9 @@ BASE = replace(
 )
 
 
+LORA = "src/megatron/bridge/peft/lora.py"
+
+
 def function(
     symbol: str, first: int, *, path: str = "src/megatron/bridge/peft/lora.py", ran: tuple[int, ...] = ()
 ) -> FunctionRun:

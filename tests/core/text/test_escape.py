@@ -14,6 +14,7 @@ from verl_e2e.core.text.escape import (
     code,
     fence_for,
     fenced_row,
+    first_sentence,
     fit_blocks,
     folded,
     folded_text,
@@ -240,3 +241,9 @@ def test_a_section_for_a_terminal_has_the_text_and_none_of_the_escapes(text: str
     plain = text.replace("`", "")
     shown = [row.replace("`", "") for row in plain_section(section).split("\n")]
     assert shown == [plain, "", "cell  where", f"{plain}  {plain}", f"- {plain}"]
+
+
+def test_the_first_sentence_ends_where_another_begins() -> None:
+    assert first_sentence("Give v1.2 of it. Then run again. Wait.") == "Give v1.2 of it."
+    assert first_sentence("no end") == "no end"
+    assert first_sentence("") == ""

@@ -11,7 +11,7 @@ from verl_e2e.core.model.execution import Entered, Side
 from verl_e2e.core.model.outcome import Recurrence, Result, of_preflight
 from verl_e2e.core.model.record import Check
 from verl_e2e.core.text.addresses import as_code, with_links
-from verl_e2e.core.text.escape import code, markdown, one_line, sentence
+from verl_e2e.core.text.escape import code, first_sentence, markdown, one_line, sentence
 
 _MAX_LINK = 500
 _MAX_COMMAND = 12_000
@@ -86,7 +86,6 @@ _OF_THE_HOST = frozenset(
         *(Check.HOST_MEMORY, Check.ISOLATION, Check.KERNEL_CACHES, Check.RAY_CPUS, Check.READABLE),
     )
 )
-_FIRST_SENTENCE = re.compile(r".+?(?:[.!?](?= [A-Z])|\Z)", re.DOTALL)
 _TREES = re.compile(r"^\$WORK/(bridge|verl)/")
 
 
@@ -113,8 +112,10 @@ def failure_rows(verdict: Verdict) -> tuple[str, ...]:
         f"- **Whose:** {verdict_sentence(whose, _MOST_SAID)}",
     ]
     # Its first sentence: what is cut in the middle helps no one.
-    first = (_FIRST_SENTENCE.match(fix) for fix in verdict.followups[:1])
-    return (*rows, *(f"- **Now:** {verdict_sentence(found[0], _MOST_SAID)}" for found in first if found))
+    return (
+        *rows,
+        *(f"- **Now:** {verdict_sentence(first_sentence(row), _MOST_SAID)}" for row in verdict.followups[:1]),
+    )
 
 
 def _place(verdict: Verdict) -> str:

@@ -65,6 +65,11 @@ LINE_ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _COMMAND = re.compile(rf"(?:^|[{LINE_ENDS}])[^\S{LINE_ENDS}]*::|##\[")
 
 
+def first_sentence(text: str) -> str:
+    """The text up to the end of its first sentence, all of it where it has one."""
+    return re.split(r"(?<=[.!?]) (?=[A-Z])", text, maxsplit=1)[0]
+
+
 def one_line(text: str, limit: int = 4000) -> str:
     """`text` on one line of at most `limit` characters, without control or invisible characters."""
     plain = _SURROGATE.sub("\ufffd", _INVISIBLE.sub("", _CONTROL.sub(" ", text[: 2 * limit]))).strip()
