@@ -61,7 +61,6 @@ WORDS = (
     (r"> bot/verl_e2e/policy/verl-imports\.json", "> {FRESH}"),
     # `...` stands for the arguments of a check, and for the settings of the service.
     (r"check \.\.\. ", "check --repo Megatron-Bridge --base origin/main --verl verl --out {FRESH} "),
-    (r"GITHUB_APP_PRIVATE_KEY_FILE=app\.pem \.\.\. verl-e2e serve", "verl-e2e serve"),
     # It serves until it is ended.
     (r"(?m)verl-e2e serve$", "timeout --preserve-status --signal TERM 8 verl-e2e serve"),
     # The packages of the test environment stand in for those of the index.
