@@ -102,6 +102,8 @@ def calls(world: World) -> Iterator[Call]:
     attempt = world.deliveries.attempts[0].id
     yield Call("GET", f"/app/hook/deliveries/{attempt}", as_app=True)
     yield Call("POST", f"/app/hook/deliveries/{attempt}/attempts", as_app=True)
+    world.state.app_codes["code"] = world.private_key
+    yield Call("POST", "/app-manifests/code/conversions")
     yield Call("GET", "/installation/repositories?per_page=100")
     yield Call("GET", "/rate_limit")
     yield from _reading(world, repository, head)

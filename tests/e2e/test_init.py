@@ -1,19 +1,28 @@
 """`verl-e2e init` as a user types it, in clones of a repository with Megatron-Bridge's layout."""
 
+import html
+import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 import yaml
 
 from tests.fakes.command_server import verl_e2e
-from tests.fakes.github_standin.world import World, living
+from tests.fakes.github_standin.world import APP_ID, World, living
 from tests.fakes.patience import HANG_S
-from verl_e2e.config import load_policy, packaged_policy
+from tests.fakes.places import ROOT
+from verl_e2e.config import load_policy, load_profile, packaged_policy
+from verl_e2e.config.policy import workflow_text
+from verl_e2e.config.settings import load_settings
 
 TOOL = "octo/verl-e2e@v0.1.0"
+NOWHERE = "http://127.0.0.1:1"
+ADDRESS = "https://verl-e2e.example.org"
 ACTION = {"verl-e2e-plan.yml", "verl-e2e-comment.yml", "verl-e2e.yml", "verl-e2e-report.yml"}
 
 
@@ -38,9 +47,7 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-def init(
-    clone: Path, *words: str, api: str = "http://127.0.0.1:1", answers: str = ""
-) -> subprocess.CompletedProcess[str]:
+def init(clone: Path, *words: str, api: str = NOWHERE, answers: str = "") -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "GITHUB_API_URL": api}
     command = [*verl_e2e(), "init", *words]
     return subprocess.run(
@@ -141,3 +148,98 @@ def test_without_an_origin_or_an_answer_it_says_what_to_do(clone: Path) -> None:
     done = init(clone, "--yes")
     assert done.returncode == 2
     assert "has no remote `origin` on GitHub; run `git remote add origin" in done.stderr
+
+
+def app(clone: Path, folder: Path, api: str) -> subprocess.Popen[str]:
+    """`init` for the App, as it begins to wait for a browser."""
+    words = ["--yes", "--mode", "app", "--tool", f"octo/verl-e2e@{'a' * 40}", "--address", f"{ADDRESS}/"]
+    words += ["--runners", "1=mine", "--image", "own/verl:two", "--service", str(folder)]
+    env = {"PATH": os.environ["PATH"], "GITHUB_API_URL": api, "PYTHONUNBUFFERED": "1"}
+    command = [*verl_e2e(), "init", *words]
+    return subprocess.Popen(command, cwd=clone, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def page_of(started: subprocess.Popen[str]) -> str:
+    assert started.stdout is not None
+    line = started.stdout.readline()
+    found = re.match(r"Open (http://127\.0\.0\.1:\d+/) in a browser on this machine", line)
+    assert found, line + started.communicate(timeout=HANG_S)[1]
+    return found[1]
+
+
+def test_the_app_is_registered_by_a_page_of_this_machine(world: World, clone: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "service"
+    started = app(clone, folder, f"{world.url}/api/v3")
+    page = page_of(started)
+    shown = requests.get(page, timeout=HANG_S).text
+    new_app = html.unescape(re.findall(r'action="([^"]+)"', shown)[0])
+    assert new_app.startswith("https://github.com/organizations/octo/settings/apps/new?state=")
+    manifest = json.loads(html.unescape(re.findall(r'value="([^"]+)"', shown)[0]))
+    packaged = json.loads((ROOT / "docs/app-manifest.json").read_text())
+    own = {
+        "url": ADDRESS,
+        "redirect_url": f"{page}done",
+        "hook_attributes": {"url": f"{ADDRESS}/webhook", "active": True},
+    }
+    assert manifest == {**packaged, **own}
+    # A code that another page made up, and a page under another name, are refused.
+    world.state.app_codes["right"] = world.private_key
+    assert requests.get(f"{page}done?code=wrong&state=x", timeout=HANG_S).status_code == 404
+    assert requests.get(page, headers={"Host": "evil.example"}, timeout=HANG_S).status_code == 403
+    state = new_app.partition("state=")[2]
+    assert requests.get(f"{page}done?code=right&state={state}", timeout=HANG_S).status_code == 200
+    out, errors = started.communicate(timeout=HANG_S)
+    assert (started.returncode, errors) == (0, "")
+    assert world.state.app_codes == {}
+    # The secrets stand in one file of this user, and nowhere else.
+    secrets = folder / "verl-e2e.env"
+    assert secrets.stat().st_mode & 0o777 == 0o600
+    assert {path.name for path in folder.iterdir()} == {"verl-e2e.env", "site.yml"}
+    assert world.private_key.splitlines()[1] not in out + "".join(files(clone).values())
+    assert load_profile(str(folder / "site.yml"), {}, {"home": "/root"}).image == "own/verl:two"
+    # A shell that reads it has settings that the service takes.
+    read = ["sh", "-c", f"set -a; . {secrets}; set +a; exec env -0"]
+    words = subprocess.run(read, env={}, capture_output=True, text=True, check=True).stdout.split("\0")
+    settings = load_settings(
+        dict(word.split("=", 1) for word in words if "=" in word and word.startswith(("GITH", "VERL")))
+    )
+    assert settings.app_id == APP_ID
+    assert settings.private_key.strip() == world.private_key.strip()
+    assert (settings.public_url, settings.repositories) == (ADDRESS, ("octo/bridge",))
+    assert (settings.tool, settings.runners) == (("octo/verl-e2e", "a" * 40), {1: ("mine",)})
+    assert files(clone)[".github/workflows/verl-e2e.yml"].encode() == workflow_text()
+    assert set(files(clone)) == {".github/workflows/verl-e2e.yml", ".github/verl-e2e.yml"}
+    assert "verl-e2e doctor octo/bridge" in out
+    # A second time it registers nothing.
+    again = app(clone, folder, NOWHERE)
+    out, errors = again.communicate(timeout=HANG_S)
+    assert (again.returncode, errors) == (0, "")
+    assert "wrote" not in out
+
+
+def test_a_code_that_github_refuses_is_told_and_leaves_no_secrets(world: World, clone: Path, tmp_path: Path) -> None:
+    started = app(clone, tmp_path / "service", f"{world.url}/api/v3")
+    page = page_of(started)
+    state = re.findall(r"state=([\w-]+)", requests.get(page, timeout=HANG_S).text)[0]
+    requests.get(f"{page}done?code=used&state={state}", timeout=HANG_S)
+    _, errors = started.communicate(timeout=HANG_S)
+    assert started.returncode == 2
+    assert "GitHub refused: POST /app-manifests/used/conversions: 404" in errors
+    assert not (tmp_path / "service/verl-e2e.env").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--tool", TOOL), "give --tool octo/verl-e2e@SHA with all 40 digits"),
+        (("--address", "verl.example"), "init: --address: it is not an address of the form https://HOST/PATH"),
+        (("--service", "inside"), "is in the clone, where secrets could be committed; name another"),
+    ],
+)
+def test_a_wrong_answer_for_the_app_names_the_option_and_the_fix(
+    clone: Path, words: tuple[str, ...], named: str
+) -> None:
+    usual = ("--tool", f"octo/verl-e2e@{'a' * 40}", "--address", ADDRESS)
+    done = init(clone, "--yes", "--mode", "app", *usual, *words)
+    assert done.returncode == 2
+    assert named in done.stderr

@@ -92,6 +92,7 @@ NOT_TYPED = {
     r"^python (bench|tools)/": "measures for minutes, or writes pages; it is compiled",
     r"^verl-e2e policy settings ": "composes verl's own configuration, which the small verl of the pages does not have",
     r"^make rehearsal-env\b|^verl-e2e rehearse ": "needs PyTorch; tests of the marker rehearsal drive it",
+    r"^verl-e2e init --mode app$": "waits for a browser; tests/e2e/test_init.py presses the button",
     r"^git switch --orphan ": "pushes a branch to GitHub",
     r"^python3 -m verl\.trainer\.main_ppo$": "a name in a sentence",
 }
@@ -187,11 +188,6 @@ def test_a_command_of_a_page_does_its_work(shown: Shown, here: Place) -> None:
             continue
         script = re.sub(r"\{FRESH\}", lambda _: f"made-{next(_FRESH)}", text)
         cwd = _cwd(shown.text, here)
-        if "app.json" in script:
-            answer = '{"id": 7, "pem": "x", "webhook_secret": "a secret of sixteen"}'
-            cwd = here.folder / "exchange"
-            cwd.mkdir(exist_ok=True)
-            (cwd / "app.json").write_text(answer)
         # Lines of a page are typed one after the other; each may end as it should.
         lines = script.splitlines() if shown.block and "<<" not in script and "\\\n" not in script else [script]
         done = here.type(_guarded(lines), cwd)

@@ -57,6 +57,21 @@ def test_an_image_copies_what_the_wheel_takes_from_outside_its_packages(name: st
         assert f"COPY {path} {path}\n" in (ROOT / name).read_text()
 
 
+def test_the_compose_file_builds_what_is_there_and_mounts_what_init_writes() -> None:
+    document = yaml.safe_load((DEPLOY / "compose.yml").read_text())
+    (service,) = document["services"].values()
+    assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+    known = {"image", "build", "init", "restart", "read_only", "tmpfs", "cap_drop", "security_opt", "ports"}
+    assert set(service) == {*known, "env_file", "environment", "volumes"}
+    assert set(service["environment"]) <= set(variables(Settings))
+    (data, site), (secrets,) = service["volumes"], service["env_file"]
+    assert data.split(":")[0] in document["volumes"]
+    # The names that `init` gives its files: tests/e2e/test_init.py.
+    assert [text.split("}/")[-1].split(":")[0] for text in (secrets, site)] == ["verl-e2e.env", "site.yml"]
+    assert site.split(":")[-2] == service["environment"]["VERL_E2E_SITE_PROFILE"]
+    assert service["environment"]["VERL_E2E_DATA"].startswith(data.split(":")[1])
+
+
 def test_the_image_of_rehearsals_has_what_the_command_asks_for() -> None:
     text = (ROOT / "Containerfile.rehearsal").read_text()
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)

@@ -1,11 +1,9 @@
 """The documents say what the program does: tables are rendered from its own, links lead somewhere, commands parse."""
 
-import html
 import importlib.util
 import json
 import re
 import shlex
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -112,55 +110,12 @@ def test_the_table_of_permissions_and_events_is_the_manifest() -> None:
     assert re.findall(r"`(\w+)`", section.split("Events:")[1]) == sorted(manifest["default_events"])
 
 
-def _shell(name: str, folder: Path, **replaced: str) -> str:
-    """What a block of the installation prints, run in a folder that has the documents."""
-    block = _between(_text("install.md"), name).removeprefix("```sh\n").removesuffix("```\n")
-    for old, new in replaced.items():
-        block = block.replace(old, new)
-    return subprocess.run(["sh", "-euc", block], cwd=folder, check=True, capture_output=True, text=True).stdout
-
-
-def test_the_page_that_registers_the_app_sends_the_manifest(tmp_path: Path) -> None:
-    (tmp_path / "docs").symlink_to(DOCS)
-    _shell("register", tmp_path)
-    page = (tmp_path / "register.html").read_text()
-    sent = json.loads(html.unescape(page.split('value="')[1].split('"')[0]))
-    manifest = json.loads(_text("app-manifest.json"))
-    assert sent["hook_attributes"]["url"] == "https://verl-e2e.example.org/webhook"
-    assert [sent[key] for key in ("default_permissions", "default_events", "public")] == [
-        manifest[key] for key in ("default_permissions", "default_events", "public")
-    ]
-    assert "https://github.com/organizations/ORGANISATION/settings/apps/new" in page
-
-
-def test_an_app_of_a_personal_account_is_registered_by_the_same_command(tmp_path: Path) -> None:
-    (tmp_path / "docs").symlink_to(DOCS)
-    _shell("register", tmp_path, ORGANISATION="''")
-    assert 'action="https://github.com/settings/apps/new"' in (tmp_path / "register.html").read_text()
-
-
 def test_the_first_commands_of_the_installation_keep_the_checkout() -> None:
     block = _text("install.md").split("```sh\n")[1].split("```")[0]
     environment = re.search(r"^scripts/create-venv.sh (\S+)$", block, re.MULTILINE)
     assert environment is not None
     assert Path(environment[1]).name != "verl-e2e"
     assert block.count(f"{environment[1]}/bin") == 3
-
-
-def test_what_github_answers_becomes_settings_that_only_their_owner_reads(tmp_path: Path) -> None:
-    answer = {"id": 7, "pem": "-----BEGIN RSA PRIVATE KEY-----\nx\n", "webhook_secret": "s" * 20, "slug": "verl-e2e"}
-    (tmp_path / "app.json").write_text(json.dumps(answer))
-    _shell("exchange", tmp_path)
-    assert not (tmp_path / "app.json").exists()
-    assert (tmp_path / "app.pem").read_text() == answer["pem"]
-    lines = (tmp_path / "verl-e2e.env").read_text().splitlines()
-    message = dict(line.split("=", 1) for line in lines)
-    assert message == {
-        "GITHUB_APP_ID": "7",
-        "GITHUB_WEBHOOK_SECRET": "s" * 20,
-        "GITHUB_APP_PRIVATE_KEY_FILE": str(tmp_path / "app.pem"),
-    }
-    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
 def test_the_ruleset_requires_the_gate_from_one_app() -> None:
@@ -261,11 +216,6 @@ def test_workflows_with_a_token_that_writes_run_nothing_of_a_pull_request(path: 
         assert "ref" not in job["steps"][0]["with"]
     # YAML reads the key `on` as a truth.
     assert set(workflow[True]) <= {*WRITING, "workflow_dispatch"}
-
-
-def test_the_key_is_private_from_the_first_byte() -> None:
-    (exchange,) = [line for line in _text("install.md").splitlines() if "/conversions > app.json" in line]
-    assert exchange.startswith("(umask 077; curl")
 
 
 def test_the_network_policy_of_the_egress_page_is_one() -> None:

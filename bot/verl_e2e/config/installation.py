@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -28,6 +29,10 @@ _IMAGE = re.compile(r"(?P<name>[^@\s]+):(?P<tag>\w[\w.-]{0,127})(?:@(?P<digest>s
 class _Answers(BaseModel):
     tool: read.ToolOrTag = Field(alias="--tool")
     runners: read.Runners = Field(alias="--runners")
+
+
+class _Address(BaseModel):
+    address: read.Url = Field(alias="--address")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,34 @@ class InitAnswers:
         text = files("verl_e2e").joinpath("profiles/default.yml").read_text(encoding="utf-8")
         text = re.sub(r"(?m)^name: .*$", f"name: {json.dumps(name)}", text)
         return re.sub(r"(?m)^image: .*$", f"image: {json.dumps(str(self.image))}", text)
+
+    def service_settings(self, app: Mapping[str, str], repository: str, address: str, site: str) -> str:
+        """The settings of the App's service, for a shell, a service manager and a compose file; with its secrets."""
+        settings = {
+            **app,
+            "VERL_E2E_PUBLIC_URL": address,
+            "VERL_E2E_TOOL": f"{self.tool}@{self.commit}",
+            "VERL_E2E_REPOSITORIES": repository,
+            "VERL_E2E_RUNNERS": self.runners,
+            "VERL_E2E_SITE_PROFILE": site,
+        }
+        # In single quotes every reader takes a text as it stands, so a key is one line.
+        lines = {name: value.strip().replace("\n", "\\n") for name, value in settings.items() if value}
+        if quoted := [name for name, value in lines.items() if "'" in value]:
+            raise UserError(f"{quoted[0]} holds a single quote, which a file of settings cannot; give another value")
+        return "".join(f"{name}='{value}'\n" for name, value in lines.items())
+
+
+def app_manifest(address: str, redirect: str) -> str:
+    """What GitHub makes the App from; `address` is where it reaches the service, `redirect` where it sends the code."""
+    manifest = json.loads(shipped("workflows/app-manifest.json", "docs/app-manifest.json"))
+    own = {"url": address, "redirect_url": redirect, "hook_attributes": {"url": f"{address}/webhook", "active": True}}
+    return json.dumps({**manifest, **own})
+
+
+def service_address(text: str) -> str:
+    """The address of a service without a slash at its end; ConfigError."""
+    return validate(YamlDocument("init", {"--address": text}, {}), _Address).address
 
 
 def read_answers(tool: str, runners: str) -> tuple[str, str]:

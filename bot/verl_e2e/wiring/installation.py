@@ -5,11 +5,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from verl_e2e.adapters.github.pulls import PublicRepository
-from verl_e2e.adapters.github.requester import RetryPolicy
+from verl_e2e.adapters.github.requester import Answer, RetryPolicy, read
 from verl_e2e.adapters.github.session import anonymously
 from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.pulls.forge import PUBLIC_API
 from verl_e2e.git.repository import GitFailedError, GitRepository
 from verl_e2e.ports import ForgeError
 
@@ -126,3 +128,23 @@ def commit_of(tool: str, revision: str, api_url: str) -> str:
         raise ForgeError(f"the commit of {tool}@{revision} could not be read ({error})") from None
     finally:
         github.close()
+
+
+class _App(Answer):
+    id: int
+    webhook_secret: str
+    pem: str
+    html_url: str
+
+
+def convert_manifest(code: str, api_url: str) -> tuple[dict[str, str], str]:
+    """The settings of the App that GitHub made, with its secrets, and its page; the code works once. ForgeError."""
+    github = anonymously(api_url=api_url, retry_policy=RetryPolicy(total_s=_PATIENCE_S))
+    try:
+        answer = github.app().ask("POST", f"/app-manifests/{quote(code, safe='')}/conversions")
+    finally:
+        github.close()
+    app = read(_App, answer, "the manifest's code")
+    settings = {"GITHUB_APP_ID": str(app.id), "GITHUB_WEBHOOK_SECRET": app.webhook_secret}
+    settings |= {"GITHUB_APP_PRIVATE_KEY": app.pem}
+    return settings | ({} if api_url == PUBLIC_API else {"GITHUB_API_URL": api_url}), app.html_url

@@ -25,6 +25,16 @@ def get_app(api: Api, request: Request) -> Reply:
     return Reply(200, {**api.shapes.app(_app(request)), "installations_count": count})
 
 
+def convert_manifest(api: Api, request: Request) -> Reply:
+    """The App that someone has just made from a manifest, with its secrets: for a code that works once."""
+    pem = api.state.app_codes.pop(request.variables["code"], None)
+    if pem is None:
+        raise NOT_FOUND
+    app = next(iter(api.state.apps.values()))
+    secrets_of_it = {"client_secret": "s" * 40, "webhook_secret": "w" * 40, "pem": pem}
+    return Reply(201, {**api.shapes.app(app), "client_id": app.client_id, **secrets_of_it})
+
+
 def list_installations(api: Api, request: Request) -> Reply:
     """Where the App is installed."""
     found = [item for item in api.state.installations.values() if item.app is _app(request)]
@@ -235,6 +245,7 @@ def list_rules(api: Api, request: Request) -> Reply:
 _BRANCH = "/repos/{owner}/{repo}/branches/{branch}"
 ROUTES = (
     Route("GET", "/app", get_app, app_only=True),
+    Route("POST", "/app-manifests/{code}/conversions", convert_manifest),
     Route("GET", "/app/installations", list_installations, app_only=True),
     Route("GET", "/app/installations/{installation}", get_installation, app_only=True),
     Route("POST", "/app/installations/{installation}/access_tokens", create_token, app_only=True),

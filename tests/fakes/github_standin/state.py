@@ -276,6 +276,8 @@ class State:
         self.lock = threading.RLock()
         self.users: dict[str, User] = {}
         self.apps: dict[int, App] = {}
+        # Private keys by the codes of manifests that someone confirmed; each code works once.
+        self.app_codes: dict[str, str] = {}
         self.installations: dict[int, Installation] = {}
         self.tokens: dict[str, Token] = {}
         self.repositories: dict[str, Repository] = {}
