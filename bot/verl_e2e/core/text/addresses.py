@@ -4,7 +4,7 @@ import re
 
 HOME = "https://github.com/verl-project/verl-e2e"
 # The pages that messages name; another text with such a name is of the repository that is tested.
-PAGES = ("levels", "parity", "policy", "runners/ray", "space", "triage", "workflows/README")
+PAGES = ("install", "levels", "parity", "policy", "runners/ray", "space", "triage")
 _PAGE = rf"docs/(?:{'|'.join(PAGES)})\.md(?:#[\w-]{{1,100}})?"
 _NAMED = re.compile(rf"(?<![\w./`-]){_PAGE}")
 _CODE = re.compile(rf"`({_PAGE})`")
