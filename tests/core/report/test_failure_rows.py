@@ -83,15 +83,31 @@ def test_a_pass_has_no_rows() -> None:
             "`LoRA.transform` at lines 185, 186",
         ),
         ((function("LoRA.other", 20, ran=(21,)),), "`LoRA.other` at line 21"),
-        ((function("f", 3, path="src/megatron/bridge/peft/utils.py"),), None),
-        ((replace(function("LoRA.gone", 180), side=Side.MERGE_BASE),), None),
     ),
 )
-def test_what_the_change_does_in_that_file_is_beside_it(functions: tuple[FunctionRun, ...], beside: str | None) -> None:
+def test_what_the_change_does_in_that_file_is_beside_it(functions: tuple[FunctionRun, ...], beside: str) -> None:
     where = rows(execution=ChangeExecution(functions))["Where"]
-    in_file = [item for item in functions if item.side is Side.HEAD]
-    nothing = "; this change touches nothing in that file" if in_file else '`raise ValueError("no size")`'
-    assert where.endswith(f"; this change touches {beside}" if beside else nothing)
+    assert where.endswith(f"; this change touches {beside}")
+
+
+ELSEWHERE = (function("f", 3, path="src/megatron/bridge/peft/utils.py"),)
+GONE = replace(function("LoRA.gone", 180), side=Side.MERGE_BASE)
+SOURCE = '`raise ValueError("no size")`'
+
+
+@pytest.mark.parametrize(
+    ("execution", "end"),
+    (
+        (ChangeExecution(ELSEWHERE), "; nothing of the change that this job must run is in that file"),
+        (ChangeExecution((*ELSEWHERE, GONE)), "; this change removes code of `LoRA.gone`"),
+        (ChangeExecution((GONE,)), "; this change removes code of `LoRA.gone`"),
+        (ChangeExecution(ELSEWHERE, unread=(f"{LORA}: it is too large",)), SOURCE),
+        (ChangeExecution(ELSEWHERE, left_out=1), SOURCE),
+        (ChangeExecution(), SOURCE),
+    ),
+)
+def test_a_file_is_cleared_of_the_change_only_as_far_as_is_known(execution: ChangeExecution, end: str) -> None:
+    assert rows(execution=execution)["Where"].endswith(end)
 
 
 def test_without_a_frame_it_is_where_the_evidence_was_read_and_what_of_the_change_ran() -> None:
@@ -118,7 +134,7 @@ def test_an_error_in_verl_names_the_last_call_of_bridge() -> None:
 @pytest.mark.parametrize("cause", sorted(_OF_THE_HOST))
 def test_what_preflight_finds_of_the_host_is_the_hosts(cause: str) -> None:
     blocked = {"result": Result.BLOCKED, "blame": "", "causes": (cause,)}
-    assert rows(**blocked)["Whose"] == "the host or its settings: no change of the code can cause it"
+    assert rows(**blocked)["Whose"] == "the host or its settings: it was found before this job ran code of the change"
     assert "host" not in rows(**blocked | {"causes": (cause, "preflight:repositories")})["Whose"]
     assert "host" not in rows(**blocked | {"undecided": True})["Whose"]
 

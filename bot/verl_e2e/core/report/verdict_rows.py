@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.execution import Entered, Side
+from verl_e2e.core.model.execution import ChangeExecution, Entered, Side
 from verl_e2e.core.model.outcome import Recurrence, Result, of_preflight
 from verl_e2e.core.model.record import Check
 from verl_e2e.core.text.addresses import as_code, with_links
@@ -102,7 +102,7 @@ def failure_rows(verdict: Verdict) -> tuple[str, ...]:
     if verdict.recurrence is not None:
         whose = _WHOSE[verdict.recurrence]
     elif verdict.causes and _OF_THE_HOST.issuperset(verdict.causes) and not verdict.undecided:
-        whose = "the host or its settings: no change of the code can cause it"
+        whose = "the host or its settings: it was found before this job ran code of the change"
     elif verdict.result is Result.FAIL or verdict.undecided:
         whose = "not decided between this change and its base"
     whose += f"; {verdict.blame}" if verdict.blame else ""
@@ -121,8 +121,8 @@ def failure_rows(verdict: Verdict) -> tuple[str, ...]:
 def _place(verdict: Verdict) -> str:
     """The frame that matters, else what was read of the run where it shows; with what the change did there."""
     frame = verdict.frame
-    functions = verdict.execution.functions if verdict.execution else ()
-    changed = [item for item in functions if item.side is Side.HEAD]
+    execution = verdict.execution or ChangeExecution()
+    changed = execution.of_side(Side.HEAD)
     if frame is None:
         at = next((item for item in verdict.evidence if item.criterion == verdict.decided_by), None)
         at = at or next((item for item in verdict.key_lines if item.state is State.BROKEN), None)
@@ -141,8 +141,11 @@ def _place(verdict: Verdict) -> str:
         lines = sorted({*nearest.ran, *nearest.missed})
         at_lines = f" at {'line' if len(lines) == 1 else 'lines'} {', '.join(map(str, lines[:3]))}" if lines else ""
         beside = f"; this change touches {code(nearest.symbol or path, 120)}{at_lines}"
-    elif changed:
-        beside = "; this change touches nothing in that file"
+    elif gone := next((item for item in execution.of_side(Side.MERGE_BASE) if item.path == path), None):
+        beside = f"; this change removes code of {code(gone.symbol or path, 120)}"
+    elif changed and not (execution.left_out or execution.unread):
+        # Not that it changes nothing there: what a run need not enter, as an error path, is not among them.
+        beside = "; nothing of the change that this job must run is in that file"
     if not path.startswith(_BRIDGE):
         ours = [call for call in verdict.calls if _BRIDGE.removeprefix("src/") in call]
         beside += f"; the last of Bridge before it: {code(ours[-1], 200)}" if ours else ""
