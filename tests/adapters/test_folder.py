@@ -241,9 +241,23 @@ def test_files_are_written_whole_and_over_older_ones(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "card.txt").mkdir()
-    assert "card.txt: cannot be written: Is a directory" in mistake(
+    assert "card.txt: cannot be written: Is a directory; remove what is there" in mistake(
         lambda: disk.write_files(tmp_path, {"card.txt": ""})
     )
+
+
+@pytest.mark.parametrize("make", [lambda path, to: path.symlink_to(to), lambda path, _: os.mkfifo(path)])
+def test_nothing_is_written_through_what_a_folder_brings(tmp_path: Path, make: Callable[[Path, Path], None]) -> None:
+    theirs, folder = tmp_path / "theirs", tmp_path / "run"
+    theirs.write_text("kept")
+    folder.mkdir()
+    make(folder / ".card.txt.part", theirs)
+    make(folder / "card.txt", theirs)
+    disk.write_files(folder, {"card.txt": "ours"})
+    assert theirs.read_text() == "kept"
+    assert (folder / "card.txt").read_text() == "ours"
+    assert not (folder / "card.txt").is_symlink()
+    assert [path.name for path in folder.iterdir()] == ["card.txt"]
 
 
 def test_an_empty_record_is_equal_to_none_read(tmp_path: Path) -> None:

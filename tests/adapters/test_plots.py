@@ -45,6 +45,14 @@ def test_the_same_values_give_the_same_bytes(files: dict[str, bytes], tmp_path: 
     assert drawn(signal_figure("5-signal", STEPS, BASES), tmp_path) == files
 
 
+def test_a_link_in_the_place_of_a_plot_is_not_followed(files: dict[str, bytes], tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("kept")
+    (tmp_path / "signal-dark.svg").symlink_to(theirs)
+    assert drawn(signal_figure("5-signal", STEPS, BASES), tmp_path) == files
+    assert theirs.read_text() == "kept"
+
+
 def test_no_date_and_no_version_is_in_them(files: dict[str, bytes]) -> None:
     for content in files.values():
         assert not re.search(rb"20\d\d-\d\d-\d\d|matplotlib v|Matplotlib version", content)

@@ -40,6 +40,8 @@ def draw(shown: SignalFigure, folder: Path) -> tuple[Path, ...]:
             figure = _figure(shown, theme)
             for form in FORMATS:
                 path = folder / f"{PLOT_NAME}-{theme.name}.{form}"
+                # A link that came with a run folder is replaced and not followed.
+                path.unlink(missing_ok=True)
                 figure.savefig(path, format=form, metadata=_METADATA[form], facecolor=theme.background)
                 made.append(path)
     return tuple(made)

@@ -366,14 +366,18 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def write_bytes(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files, each one whole or not at all; FolderError when the folder cannot be written."""
+    """Write files, each one whole or not at all, and none through a link; FolderError when it cannot be written."""
     for name, content in files.items():
         temporary = folder / f".{name}.part"
         try:
-            temporary.write_bytes(content)
+            # Whoever made the folder may have put a link or a pipe there.
+            temporary.unlink(missing_ok=True)
+            with temporary.open("xb") as file:
+                file.write(content)
             os.replace(temporary, folder / name)
         except OSError as error:
-            raise FolderError(f"{folder / name}: cannot be written: {error.strerror}") from None
+            fix = "remove what is there, or copy the folder to a place that you may write"
+            raise FolderError(f"{folder / name}: cannot be written: {error.strerror}; {fix}") from None
 
 
 # Files of a folder of records besides those of cells: what was tried at the head, and how the driver ran.
