@@ -6,13 +6,14 @@ import itertools
 import lzma
 import sys
 import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from backports import zstd
 
-from verl_e2e.adapters.files.logs import CHUNK, LogBounds, LogError, bounded, open_log
+from verl_e2e.adapters.files.logs import CHUNK, LogBounds, LogError, bounded, log_lines, open_log
 
 TEXT = b"".join(b"line %d of a log\n" % number for number in range(20_000))
 PACK: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstd.compress}
@@ -32,6 +33,24 @@ def test_a_plain_log(tmp_path: Path) -> None:
     assert read(written(tmp_path, "run.log", TEXT)) == TEXT
     assert read(written(tmp_path, "empty.log", b"")) == b""
     assert read(written(tmp_path, "short.log", b"ab")) == b"ab"
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"a", b"a\n", b"\n", b"\n\na", b"one\ntwo\n\nfour", "h\u00e9\n\u65e5".encode(), b"\xff\n"]
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_lines_are_whole_wherever_a_block_ends(text: bytes, size: int) -> None:
+    blocks = [text[at : at + size] for at in range(0, len(text), size)]
+    *lines, last = text.decode(errors="replace").split("\n")
+    assert list(log_lines(blocks)) == [*lines, *([last] if last else [])]
+
+
+def test_a_line_as_long_as_the_log_takes_time_by_its_length() -> None:
+    began = time.process_time()
+    (line,) = log_lines(b"x" * 64 for _ in range(100_000))
+    assert len(line) == 6_400_000
+    # Copied for each block it would be 320 GB.
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize("form", PACK)

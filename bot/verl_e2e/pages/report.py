@@ -1,5 +1,6 @@
 """The report of a run folder as one HTML file without a network, and its log as another that the report links into."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -123,7 +124,7 @@ def render_log_page(title: str, lines: Iterable[str], marked: Mapping[int, str])
 def _shown(lines: Iterable[str], marked: Mapping[int, str]) -> Iterator[tuple[int, str]]:
     """The numbered lines that are shown; number 0 with how many were left out."""
     wanted = {number for mark in marked for number in range(mark - _AROUND, mark + _AROUND + 1)}
-    waiting: list[tuple[int, str]] = []
+    waiting: deque[tuple[int, str]] = deque()
     left_out = 0
     for number, line in enumerate(lines, 1):
         text = line if len(line) <= _MOST_OF_LINE else f"{line[:_MOST_OF_LINE]} ... ({len(line)} characters)"
@@ -132,7 +133,7 @@ def _shown(lines: Iterable[str], marked: Mapping[int, str]) -> Iterator[tuple[in
             continue
         waiting.append((number, text))
         if len(waiting) > _LAST_LINES:
-            oldest = waiting.pop(0)
+            oldest = waiting.popleft()
             if oldest[0] not in wanted:
                 left_out += 1
                 continue

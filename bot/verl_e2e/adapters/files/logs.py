@@ -214,12 +214,17 @@ def bounded(file: str | Path, bounds: LogBounds) -> LogStream:
 
 def log_lines(blocks: Iterable[bytes]) -> Iterator[str]:
     """The lines of a log in order, as text; LogError where it breaks off."""
-    rest = b""
+    # The pieces of a line whose end was not read yet: one line may be as long as the log.
+    begun: list[bytes] = []
     for block in blocks:
-        *whole, rest = (rest + block).split(b"\n")
+        *whole, rest = block.split(b"\n")
+        if whole:
+            whole[0] = b"".join((*begun, whole[0]))
+            begun = []
         yield from (line.decode(errors="replace") for line in whole)
-    if rest:
-        yield rest.decode(errors="replace")
+        begun.append(rest)
+    if last := b"".join(begun):
+        yield last.decode(errors="replace")
 
 
 def _decoder_for(head: bytes) -> Callable[[], _Decoder] | None:
