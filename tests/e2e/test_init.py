@@ -144,10 +144,31 @@ def test_without_an_origin_or_an_answer_it_says_what_to_do(clone: Path) -> None:
     done = init(clone)
     assert done.returncode == 2
     assert "give --mode, or --yes for the defaults" in done.stderr
+    done = init(clone, "--yes", "--mode", "app")
+    assert done.stderr.endswith("Where GitHub reaches the service, https://HOST; give --address\n")
     git(clone, "remote", "remove", "origin")
     done = init(clone, "--yes")
     assert done.returncode == 2
     assert "has no remote `origin` on GitHub; run `git remote add origin" in done.stderr
+
+
+@pytest.mark.parametrize("before", [("checkout", "--quiet", "-b", "verl-e2e"), ("branch", "verl-e2e/other")])
+def test_a_branch_that_cannot_be_written_is_told_with_the_fix(clone: Path, before: tuple[str, ...]) -> None:
+    git(clone, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "One")
+    git(clone, *before)
+    refs = git(clone, "show-ref")
+    done = init(clone, "--yes", "--force")
+    assert done.returncode == 2
+    assert "the branch verl-e2e cannot be written (fatal: " in done.stderr
+    assert "go to another branch, or remove the one that is in its way" in done.stderr
+    assert git(clone, "show-ref") == refs
+
+
+def test_a_folder_in_the_place_of_a_file_is_told_with_the_fix(clone: Path) -> None:
+    (clone / ".github/verl-e2e.yml").mkdir(parents=True)
+    done = init(clone, "--yes", "--force")
+    assert done.returncode == 2
+    assert ".github/verl-e2e.yml: Is a directory; remove that folder" in done.stderr
 
 
 def app(clone: Path, folder: Path, api: str) -> subprocess.Popen[str]:

@@ -71,6 +71,7 @@ _FIXES = {
     errno.EACCES: "make it accessible, or choose another place",
     errno.EPERM: "make it accessible, or choose another place",
     errno.ENOTDIR: "give a path whose parents are folders",
+    errno.EISDIR: "remove that folder, or give the path of a file",
     errno.EEXIST: "give a path that does not exist yet",
     errno.ENAMETOOLONG: "give a shorter path",
     errno.ELOOP: "give a path without circular links",

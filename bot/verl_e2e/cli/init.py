@@ -66,7 +66,9 @@ def init_verb(repo: Path, *, yes: bool, force: bool, personal: bool, port: int, 
         except click.Abort:
             if sys.stdin.isatty():
                 raise
-            raise click.UsageError(f"no answer to: {question}; give --{name}, or --yes for the defaults") from None
+            raise click.UsageError(
+                f"no answer to: {question}; give --{name}{'' if default is None else ', or --yes for the defaults'}"
+            ) from None
 
     is_app = ask("mode", "Workflows alone, or a service with an App", "action", type=_MODES) == "app"
     tool = ask("tool", "Which verl-e2e, OWNER/NAME@VERSION", _TOOL)

@@ -12,6 +12,7 @@ from verl_e2e.adapters.github.requester import Answer, RetryPolicy, read
 from verl_e2e.adapters.github.session import anonymously
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.pulls.forge import PUBLIC_API
+from verl_e2e.core.text.escape import one_line
 from verl_e2e.git.repository import GitFailedError, GitRepository
 from verl_e2e.ports import ForgeError
 
@@ -65,7 +66,11 @@ class BridgeClone:
         parent = ("-p", before) if before else ()
         subject = "Hold the workflow that runs verl-e2e's jobs"
         commit = self._run(repository, "commit-tree", tree, *parent, "-m", subject)
-        self._run(repository, "update-ref", f"refs/heads/{JOB_BRANCH}", commit)
+        # Refuses a branch that is checked out: its work tree would show all files as deleted.
+        made = repository.git.run("branch", "--force", "--no-track", JOB_BRANCH, commit)
+        if not made.ok:
+            fix = "go to another branch, or remove the one that is in its way"
+            raise UserError(f"the branch {JOB_BRANCH} cannot be written ({one_line(made.stderr)}); {fix}")
         return True
 
     def _tree(self, repository: GitRepository, path: str, content: str) -> str:
