@@ -256,7 +256,16 @@ def test_every_answer_has_the_headers_that_keep_a_browser_from_foreign_code(ligh
 
 
 @pytest.mark.parametrize(
-    "path", ["/octo/bridge/pull/x", "/octo/bridge/pull/99999999999999999999", "/run/..%2f..", "/octo/bridge"]
+    "path",
+    [
+        "/octo/bridge/pull/x",
+        "/octo/bridge/pull/-1",
+        "/octo/bridge/pull/%D9%A3",
+        "/octo/bridge/pull/99999999999999999999",
+        f"/octo/bridge/pull/{'9' * 5000}",
+        "/run/..%2f..",
+        "/octo/bridge",
+    ],
 )
 def test_an_address_that_means_nothing_is_not_found(light_site: Site, path: str) -> None:
     assert light_site.get(path)[0] == 404

@@ -30,8 +30,8 @@ from verl_e2e.ports import RunLists
 
 _ENDED_SHOWN = 50
 _HISTORY = timedelta(weeks=8)
-# A database knows no greater number.
-_MOST_NUMBER = 2**31 - 1
+# Of a pull request: no database knows a greater one, and a longer text of digits Python does not read at all.
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 # Requests that wait for the threads; more are turned away.
@@ -70,7 +70,7 @@ def page_routes(sources: PageSources) -> tuple[Route, ...]:
         "/": pages.overview,
         "/history": pages.history,
         "/run/{key}": pages.run,
-        "/{owner}/{name}/pull/{number:int}": pages.pull,
+        "/{owner}/{name}/pull/{number}": pages.pull,
         "/{owner}/{name}/policy": pages.policy,
     }
     threads = _Threads()
@@ -132,16 +132,16 @@ class _Pages:
         lists = self.sources.lists
         return render_history(since, lists.counts(public, since), lists.overrides(public, since))
 
-    def pull(self, owner: str, name: str, number: int) -> str | None:
+    def pull(self, owner: str, name: str, number: str) -> str | None:
         """The runs of a pull request."""
-        if not (_NAME.fullmatch(owner) and _NAME.fullmatch(name) and number <= _MOST_NUMBER):
+        if not (_NAME.fullmatch(owner) and _NAME.fullmatch(name) and _NUMBER.fullmatch(number)):
             return None
         repository = f"{owner}/{name}"
-        lines = self.sources.lists.lines((repository,), number=number)
+        lines = self.sources.lists.lines((repository,), number=int(number))
         if not lines or not self.sources.shown(repository):
             return None
         overrides = self.sources.lists.overrides((repository,), lines[-1].created)
-        of_pull = [entry for entry in overrides if entry.number == number]
+        of_pull = [entry for entry in overrides if entry.number == lines[0].number]
         return render_pull(self._queue(), lines, of_pull, self.sources.web_url)
 
     def policy(self, owner: str, name: str) -> str | None:
