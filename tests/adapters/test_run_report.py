@@ -72,6 +72,21 @@ def test_every_link_leads_to_something_in_the_folder(failed: Path) -> None:
         assert not anchor or anchor in log.ids, address
 
 
+def test_a_log_of_another_name_is_linked_too(failed: Path) -> None:
+    (failed / LOG_FILE).rename(failed / "run.log.zst")
+    folders = run_folders()
+    write_judgement(folders, failed, (judge_run(folders, failed)[0],))
+    assert f"{LOG_PAGE_FILE}#L1299" in Page((failed / REPORT_FILE).read_text()).addresses
+    assert "L1299" in Page((failed / LOG_PAGE_FILE).read_text()).ids
+    assert "1299: decided" in Page((failed / LOG_PAGE_FILE).read_text()).text
+
+
+def test_a_line_of_a_log_hides_and_turns_nothing() -> None:
+    (row,) = re.findall(r"</a> (.*)", "".join(render_log_page("x", ["  \x1b[31mred\x1b[0m \u202eevil\x00\r"], {})))
+    assert row == "  red evil"
+    assert f"... ({10**6} characters)" in "".join(render_log_page("x", ["y" * 10**6], {}))
+
+
 def test_no_page_asks_the_network(failed: Path) -> None:
     for name in (REPORT_FILE, LOG_PAGE_FILE):
         assert not re.search(r"<script|@import|url\(|https?://", (failed / name).read_text().partition("<body>")[0])
@@ -103,10 +118,10 @@ def test_what_a_log_says_is_text_and_nothing_else() -> None:
 
 
 def test_a_link_is_to_the_line_of_the_log() -> None:
-    assert link_of(Evidence(State.MET, "", LOG_FILE, 7)) == "log.html#L7"
-    assert link_of(Evidence(State.MET, "", LOG_FILE)) == "log.html"
-    assert link_of(Evidence(State.MET, "", "events.jsonl")) == ""
-    assert link_of(Evidence(State.MET, "")) == ""
+    assert link_of(Evidence(State.MET, "", LOG_FILE, 7), LOG_FILE) == "log.html#L7"
+    assert link_of(Evidence(State.MET, "", LOG_FILE), LOG_FILE) == "log.html"
+    assert link_of(Evidence(State.MET, "", "events.jsonl"), LOG_FILE) == ""
+    assert link_of(Evidence(State.MET, ""), LOG_FILE) == ""
 
 
 def test_of_a_long_log_the_ends_and_what_is_linked_are_shown() -> None:
@@ -122,4 +137,4 @@ def test_of_a_long_log_the_ends_and_what_is_linked_are_shown() -> None:
 
 def test_the_lines_that_decided_are_marked_as_that() -> None:
     verdict = judge_run(run_folders(), RUNS / "level0-lora-exception")[0]
-    assert linked_lines(verdict)[1299] == "decided"
+    assert linked_lines(verdict, LOG_FILE)[1299] == "decided"

@@ -89,7 +89,8 @@ def judge_run(folders: RunFolders, path: Path, known: LogFacts | None = None) ->
 def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...]) -> None:
     """Write verdict, evidence and card of each run folder next to its log."""
     for path, verdict in zip(folders.find(folder), verdicts, strict=True):
-        card = Card((verdict,))
+        card, record = Card((verdict,)), folders.record(path)
+        marked = linked_lines(verdict, record.log)
         folders.write(
             path,
             {
@@ -97,8 +98,8 @@ def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, 
                 VERDICT_FILE: verdict_json(verdict),
                 CARD_TEXT_FILE: render_text(card),
                 CARD_MARKDOWN_FILE: render_markdown(card),
-                REPORT_FILE: render_run_report(verdict, folders.record(path)),
-                LOG_PAGE_FILE: "".join(render_log_page(verdict.job_id, folders.lines(path), linked_lines(verdict))),
+                REPORT_FILE: render_run_report(verdict, record),
+                LOG_PAGE_FILE: "".join(render_log_page(verdict.job_id, folders.lines(path), marked)),
             },
         )
         if verdict.reports:

@@ -12,15 +12,16 @@ from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.record import LOG_FILE, Event, PhaseEvent, Record, StageEvent, StepEvent, read_data
+from verl_e2e.core.model.record import Event, PhaseEvent, Record, StageEvent, StepEvent, read_data
 from verl_e2e.core.report.comparison_text import METRIC_HEAD, metric_cells, verdict_of
+from verl_e2e.core.report.run_text import log_row
 from verl_e2e.core.report.verdict_rows import command_rows
 from verl_e2e.core.signal.curves import SHOWN, curve, train_steps
 
 REPORT_FILE, LOG_PAGE_FILE = "report.html", "log.html"
 # Of a longer log the page has the first and the last lines, and those around every line that the report links to.
 _FIRST_LINES, _LAST_LINES, _AROUND = 5_000, 15_000, 40
-_MOST_OF_LINE = 4_000
+_MOST_OF_LINE = 3_900
 # The size of a curve in pixels.
 _WIDTH, _HEIGHT = 220, 48
 
@@ -72,7 +73,7 @@ def verdict_parts(verdict: Verdict, record: Record | None = None) -> dict[str, o
     spans, whole = _timeline(events)
 
     def linked(items: Iterable[Evidence]) -> list[tuple[Evidence, str]]:
-        return [(item, link_of(item) if record else "") for item in items]
+        return [(item, link_of(item, record.log) if record else "") for item in items]
 
     return {
         "verdict": verdict,
@@ -102,23 +103,24 @@ def verdict_parts(verdict: Verdict, record: Record | None = None) -> dict[str, o
     }
 
 
-def link_of(item: Evidence) -> str:
-    """Where a reader sees a piece of evidence from the log, as an address beside the report; else empty."""
-    if item.file != LOG_FILE:
+def link_of(item: Evidence, log: str) -> str:
+    """Where a reader sees evidence from the log of this name, as an address beside the report; else empty."""
+    if item.file != log:
         return ""
     return f"{LOG_PAGE_FILE}#L{item.line}" if item.line else LOG_PAGE_FILE
 
 
-def linked_lines(verdict: Verdict) -> dict[int, str]:
+def linked_lines(verdict: Verdict, log: str) -> dict[int, str]:
     """What stands beside each line of the log that a report links to, by its number: lines that decided first."""
-    found = {item.line: item.criterion for item in verdict.evidence if item.file == LOG_FILE and item.line}
-    return found | {item.line: "decided" for item in verdict.key_lines if item.file == LOG_FILE and item.line}
+    found = {item.line: item.criterion for item in verdict.evidence if item.file == log and item.line}
+    return found | {item.line: "decided" for item in verdict.key_lines if item.file == log and item.line}
 
 
 def render_log_page(title: str, lines: Iterable[str], marked: Mapping[int, str]) -> Iterator[str]:
     """The page of a log in pieces: each line with its number as an anchor, the marked ones visible from afar."""
     template = templates.get_template("log.html")
-    yield from template.generate(title=title, lines=_shown(lines, marked), marked=marked)
+    shown = ((number, log_row(text)) for number, text in _shown(lines, marked))
+    yield from template.generate(title=title, lines=shown, marked=marked)
 
 
 def _shown(lines: Iterable[str], marked: Mapping[int, str]) -> Iterator[tuple[int, str]]:
