@@ -124,4 +124,5 @@ def test_a_command_that_the_card_cut_is_no_command() -> None:
     rows = commands_of_card("- Command: bash '$WORK/verl/x.sh' a=1 ...\n- Command: unknown\n")
     assert all(row.startswith("#") for row in rows)
     assert any("cut" in row for row in rows)
+    assert commands_of_card("- Command: a \x1b[2J\r\u202eb\n") == ("a  [2J b",)
     assert commands_of_card("nothing here") == ()

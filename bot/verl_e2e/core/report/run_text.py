@@ -11,6 +11,7 @@ from verl_e2e.core.model.record import EndedEvent, Event, PhaseEvent, StageEvent
 from verl_e2e.core.text.escape import one_line
 
 _BEFORE, _AFTER, _LAST = 12, 3, 20
+_MOST_COMMAND = 100_000
 # What the recorder writes in the place of a repository of its host, and the clone that the reader has.
 _CLONES = {"$BRIDGE": "Megatron-Bridge", "$VERL": "verl", "$MEGATRON_LM": "Megatron-Bridge/3rdparty/Megatron-LM"}
 _CUT = " ..."
@@ -77,7 +78,7 @@ def repeating_commands(job: Job, file: str, command: str) -> tuple[str, ...]:
         file = "job.json"
     rows.append(f"verl-e2e run --job {shlex.quote(file)} --out repeated")
     if command:
-        rows += ["# which starts verl's wrapper as it was started then:", f"# {one_line(command, 100_000)}"]
+        rows += ["# which starts verl's wrapper as it was started then:", f"# {one_line(command, _MOST_COMMAND)}"]
     return tuple(rows)
 
 
@@ -86,7 +87,8 @@ def commands_of_card(card: str) -> tuple[str, ...]:
     rows = list(re.findall(r"(?m)^- Command: (.+)$", card))
     for block in re.findall(r"<summary>(?:Reproduce|Command[^<]*)</summary>\n+(`{3,})[^\n]*\n(.*?)\n\1", card, re.S):
         rows += re.sub(r" \\\n\s*", " ", block[1]).splitlines()
-    kept = dict.fromkeys(row.strip() for row in rows if row.strip() not in ("", "unknown"))
+    harmless = (one_line(row, _MOST_COMMAND) for row in rows)
+    kept = dict.fromkeys(row for row in harmless if row not in ("", "unknown"))
     folders = ("# $WORK is a folder with worktrees of the card's commits, as `verl-e2e run` makes them.",)
     cut = "# The card cut the next command; `verl-e2e reproduce` with the run folder has all of it:"
     shown = tuple(line for row in kept for line in ((cut, f"# {row}") if row.endswith(_CUT) else (row,)))
