@@ -387,6 +387,14 @@ def test_no_plan_is_longer_than_a_terminal() -> None:
     assert any("+" in row for row in rows if row.startswith("2 "))
 
 
+def test_a_place_that_does_not_fit_beside_what_follows_is_cut_and_not_left_out() -> None:
+    function = ChangedFunction(path=f"src/{'a' * 60}.py", symbol="B.c", first_line=1, last_line=9)
+    rows = rows_of_short(plan(not_entered=(Place(function, (), frozenset(), problem="g"),) * 30))
+    (row,) = (row for row in rows if row.startswith("Not known"))
+    assert row.startswith(f"Not known to be entered: src/{'a' * 40}")
+    assert row.endswith("a ... (and 29 more)")
+
+
 def test_why_answers_a_level_and_a_path() -> None:
     shown = plan(jobs=(outline(),), reasons=(replace(SMOKE, symbol="f", via=("verl/x.py:1 uses f", "f")),))
     assert "it is imported" in render_why(shown, "0")

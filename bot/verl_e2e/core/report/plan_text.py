@@ -138,13 +138,11 @@ def _some(title: str, found: Sequence[str], most: int) -> list[str]:
     if not found:
         return []
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    rows = textwrap.wrap(
-        f"{title}{on_one_line(found[0])}",
-        MOST_COLUMNS - len(more),
-        subsequent_indent=" " * len(title),
-        max_lines=most,
-        placeholder=" ...",
-    )
+    text, width = f"{title}{on_one_line(found[0])}", MOST_COLUMNS - len(more)
+    rows = textwrap.wrap(text, width, subsequent_indent=" " * len(title), max_lines=most, placeholder=" ...")
+    if rows == [f"{title}..."]:
+        # A first word that does not fit, as that of a place, is cut and not left out.
+        rows = [f"{text[: width - 4]} ..."]
     return [*rows[:-1], rows[-1] + more]
 
 
