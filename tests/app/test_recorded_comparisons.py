@@ -20,7 +20,7 @@ from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Result, Stage
-from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE
+from verl_e2e.core.model.record import ENVIRONMENT_FILE, EVENTS_FILE, JOB_FILE, LOG_FILE
 from verl_e2e.core.model.related import RELATED_FILE, Bands, Related, RelatedRun, Role
 from verl_e2e.core.report.run_card import render_text
 from verl_e2e.ports import DispatchError
@@ -150,10 +150,16 @@ class _Recordings:
             raise DispatchError("the host has no room")
         name = self.reference if job.gpu_count == 1 else "level2-dp2-unaveraged"
         shutil.copytree(RUNS / name, out, dirs_exist_ok=True)
+        recorded = FOLDERS.record(out).job
+        assert recorded is not None
         text = (out / EVENTS_FILE).read_text()
         (out / EVENTS_FILE).write_text(
             text.replace(json.loads(text.partition("\n")[0])["data"]["digest"], job.digest())
         )
+        # A run on the merge base names that commit wherever it names one.
+        for file in (JOB_FILE, EVENTS_FILE, ENVIRONMENT_FILE):
+            text = (out / file).read_text()
+            (out / file).write_text(text.replace(recorded.bridge.commit, job.bridge.commit))
         return 0
 
 
