@@ -20,7 +20,7 @@ BODY = f"{MARKER}\n\n### It fails\n"
 
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[GithubAdapters]:
-    with github_adapters(tmp_path, timeout_s=1) as made:
+    with github_adapters(tmp_path, timeout_s=20) as made:
         yield made
 
 

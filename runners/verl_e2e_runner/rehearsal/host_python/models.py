@@ -35,7 +35,7 @@ def asked_recipe(cell, recipe):
     layers = recipe["least_layers"] if cell.family in cells.DEEPER else cells.SIZES["layers"]
     sizes = {**cells.SIZES, "head_size": recipe["head_size"], "layers": layers, **cell.sizes}
     own = {name: value for name, value in recipe.items() if name != "switched"}
-    wanted = {**recipe.get("wanted", {}), **recipe["switched"].get(cell.feature, {}), **cell.fields}
+    wanted = {**recipe.get("wanted", {}), **recipe.get("switched", {}).get(cell.feature, {}), **cell.fields}
     return {**own, "seed": recipe["seed"] + SEED, "wanted": wanted, "sizes": sizes}
 
 
