@@ -43,6 +43,7 @@ from verl_e2e.core.pulls.ledger import status_of_verdict, turn_of
 from verl_e2e.core.pulls.target_state import BROKEN_CONTRACT
 from verl_e2e.core.report.plan_text import PLANNING, render_plan_text, render_short_plan
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
+from verl_e2e.core.report.verdict_rows import frame_path
 from verl_e2e.ports import Baselines, ChangeSource, Checkout, Dispatcher, DispatchError, RunFolders
 
 
@@ -265,17 +266,12 @@ def demonstrate(
     return Demonstration(planned, make_card(verdicts, (), notes))
 
 
-# Below this a run has the head of Bridge.
-_OF_BRIDGE = "$WORK/bridge/"
-
-
 def tell_story(first: Demonstration, fixed: Demonstration, folder: str) -> str:
     """A pull request from its plan to green, in the order in which its author meets it; `folder` keeps the runs."""
     (failed,), (passed,) = first.card.verdicts, fixed.card.verdicts
     where = ""
     if frame := failed.frame:
-        path = frame.path.removeprefix(_OF_BRIDGE)
-        where = f"  where:  {path}:{frame.line} in {frame.function}\n            {frame.source}\n"
+        where = f"  where:  {frame_path(frame)}:{frame.line} in {frame.function}\n            {frame.source}\n"
     return (
         "1. A pull request: Need transformers 5.12\n\n"
         f"{render_short_plan(first.plan)}\n"

@@ -39,6 +39,7 @@ from verl_e2e.core.report.verdict_rows import (
     command_rows,
     curves,
     deliverable_rows,
+    failure_block,
     failure_rows,
     key_lines,
     links,
@@ -172,7 +173,7 @@ def gate_text(found: Iterable[JobStanding], gate: Gate, notices: tuple[str, ...]
     failed = next((row for row in required if row.state is JobStatus.FAILED and row.run is not None), None)
     verdict = read_verdict(failed.run.verdict) if failed and failed.run else None
     if failed and verdict is not None:
-        blocks.append(TextBlock(f"**{markdown(failed.wanted.id, 80)}**\n", failure_rows(verdict)[:3], "", 2_000))
+        blocks.append(failure_block(failed.wanted.id, verdict, 3))
     executed = execution_line(joined_execution(required), done=gate.status is not JobStatus.RUNNING)
     if executed:
         blocks.append(TextBlock("", (f"{EXECUTED_TITLE}: {sentence(executed, 1500)}",), "", 4_000))

@@ -27,6 +27,7 @@ from verl_e2e.core.report.verdict_rows import (
     command_rows,
     curves,
     deliverable_rows,
+    failure_block,
     failure_rows,
     key_lines,
     links,
@@ -67,6 +68,9 @@ _WORST = (
 
 # The jobs whose failures a card tells before its table, and how many.
 _ENDED_BADLY, _MOST_FAILURES = (JobStatus.FAILED, JobStatus.BLOCKED), 2
+# A job with the verdict of its run, and one that may have none.
+_Judged = tuple[JobStanding, Verdict]
+_Read = tuple[JobStanding, Verdict | None]
 # Jobs that no verdict stands for yet.
 _TO_RUN = frozenset({JobStatus.RUNNING, JobStatus.WAITING, JobStatus.HELD})
 _OWN = ", ".join(" of ".join(reversed(name.split("#"))) for name in SUSPECTS_WORD)
@@ -83,22 +87,23 @@ NOT_PINNED = (
 
 def render_pull_card(target_state: TargetState, steps: Actions) -> str:
     """The comment's Markdown after the actions, the marker first, at most 60,000 characters."""
-    shown = _shown_failures(steps.standings)
+    read = tuple((item, read_verdict(item.run.verdict) if item.run else None) for item in steps.standings)
+    told = _failures(read)
     blocks = (
-        _head(target_state, steps, shown),
-        *_failures(shown),
-        _table(steps.standings, shown),
-        *_folds(target_state, steps),
+        _head(target_state, steps, told),
+        *(failure_block(item.wanted.id, verdict) for item, verdict in told),
+        _table(steps.standings, {item.wanted.id for item, _ in told}),
+        *_folds(target_state, steps, read),
     )
     most = MAX_CARD - len(MARKER) - 1
     whole = fit_blocks(tuple(replace(block, share=_ANY) for block in blocks), _ANY, _CUT)
     return f"{MARKER}\n{whole if len(whole) <= most else fit_blocks(blocks, most, _CUT)}"
 
 
-def _head(target_state: TargetState, steps: Actions, shown: Collection[str]) -> TextBlock:
+def _head(target_state: TargetState, steps: Actions, told: Sequence[_Judged]) -> TextBlock:
     gate, plan = steps.gate, target_state.plan
     # What is told in whole below is only named here.
-    title = _named(steps.standings, shown) if shown and gate.status in _ENDED_BADLY else gate.title
+    title = _named(told) if told and gate.status in _ENDED_BADLY else gate.title
     heading = f"### {gate.status.icon} verl-e2e: {gate.status.word} - {sentence(title, 600)}\n"
     planned, used = sum(map(_planned, steps.standings)), sum(map(used_minutes, steps.standings))
     minutes = minutes_left(steps.standings)
@@ -123,13 +128,11 @@ def _head(target_state: TargetState, steps: Actions, shown: Collection[str]) -> 
     return TextBlock(heading, tuple(rows), "", 8_000)
 
 
-def _named(standings: Sequence[JobStanding], shown: Collection[str]) -> str:
+def _named(told: Sequence[_Judged]) -> str:
     """The jobs whose failures are told, each with the stage in which it ended."""
-    said = [(item, read_verdict(item.run.verdict) if item.run else None) for item in standings]
     return " and ".join(
-        f"{item.wanted.id} {item.state.value}{f' in {verdict.stage}' if verdict and verdict.stage else ''}"
-        for item, verdict in said
-        if item.wanted.id in shown
+        f"{item.wanted.id} {item.state.value}{f' in {verdict.stage}' if verdict.stage else ''}"
+        for item, verdict in told
     )
 
 
@@ -162,20 +165,11 @@ def card_notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
     return tuple(rows)
 
 
-def _shown_failures(standings: Sequence[JobStanding]) -> dict[str, tuple[str, ...]]:
-    """What, where, whose and what now of the first required jobs that ended badly, by job id: fails before the rest."""
-    ended = [item for item in standings if item.wanted.required and item.state in _ENDED_BADLY and item.run is not None]
-    rows: dict[str, tuple[str, ...]] = {}
-    for standing in sorted(ended, key=lambda item: _ENDED_BADLY.index(item.state))[:_MOST_FAILURES]:
-        verdict = read_verdict(standing.run.verdict) if standing.run else None
-        if verdict is not None and (found := failure_rows(verdict)):
-            rows[standing.wanted.id] = found
-    return rows
-
-
-def _failures(shown: dict[str, tuple[str, ...]]) -> Iterator[TextBlock]:
-    for job_id, rows in shown.items():
-        yield TextBlock(f"**{markdown(job_id, 80)}**\n", rows, "", 2_000)
+def _failures(read: Sequence[_Read]) -> tuple[_Judged, ...]:
+    """The first required jobs that ended badly, and whose verdict tells why: fails before the rest."""
+    ended = [row for row in read if row[0].wanted.required and row[0].state in _ENDED_BADLY and row[0].run is not None]
+    first = sorted(ended, key=lambda row: _ENDED_BADLY.index(row[0].state))[:_MOST_FAILURES]
+    return tuple((item, verdict) for item, verdict in first if verdict is not None and failure_rows(verdict))
 
 
 def _table(standings: Sequence[JobStanding], shown: Collection[str]) -> TextBlock:
@@ -211,13 +205,12 @@ def _table(standings: Sequence[JobStanding], shown: Collection[str]) -> TextBloc
     return TextBlock(heading, tuple(rows), "", 9_000)
 
 
-def _folds(target_state: TargetState, steps: Actions) -> Iterator[TextBlock]:
+def _folds(target_state: TargetState, steps: Actions, read: Sequence[_Read]) -> Iterator[TextBlock]:
     """The folded blocks. Their shares, with those of head and table, add up to at most the size of the card."""
     target, plan = target_state.target, target_state.plan
     if steps.rehearsal is not None:
         yield from rehearsal_block(steps.rehearsal, _REHEARSAL_SHARE)
-    read = [(standing, read_verdict(standing.run.verdict) if standing.run else None) for standing in steps.standings]
-    judged: list[tuple[JobStanding, Verdict]] = [(item, verdict) for item, verdict in read if verdict is not None]
+    judged: list[_Judged] = [(item, verdict) for item, verdict in read if verdict is not None]
     count = max(1, len(judged))
     share, of_command = max(700, 6_000 // count), max(500, 3_000 // count)
     evidence = []

@@ -25,7 +25,7 @@ from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.outcome import Deliverable, Result, Stage
 from verl_e2e.core.model.record import ENVIRONMENT_FILE
 from verl_e2e.core.report.comparison_text import markdown_rows, verdict_of
-from verl_e2e.core.report.verdict_rows import failure_rows
+from verl_e2e.core.report.verdict_rows import failure_block
 from verl_e2e.core.text.escape import (
     TextBlock,
     fit_blocks,
@@ -265,7 +265,7 @@ def render_markdown(card: Card) -> str:
     )
     blocks = [TextBlock(f"### {_ICON[result]} {result} - {sentence(sentence_of(card))}\n", head, "", 16_000)]
     bad = [verdict for verdict in card.verdicts if _result_in(card, verdict) is not Result.PASS]
-    blocks += [TextBlock(f"**{markdown(verdict.job_id)}**\n", failure_rows(verdict), "", 2_000) for verdict in bad]
+    blocks += [failure_block(verdict.job_id, verdict) for verdict in bad]
     for job_id, group in _groups(card):
         rows = tuple(f"| {markdown(row.name)} | **{row.outcome}** | {sentence(row.detail, 500)} |" for row in group)
         blocks.append(TextBlock(f"| {markdown(job_id)} | | |\n|---|---|---|", rows, "", 8_000))

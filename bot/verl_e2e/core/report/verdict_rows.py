@@ -8,10 +8,11 @@ from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.execution import ChangeExecution, Entered, Side
+from verl_e2e.core.model.facts import Frame
 from verl_e2e.core.model.outcome import Recurrence, Result, of_preflight
 from verl_e2e.core.model.record import Check
 from verl_e2e.core.text.addresses import as_code, with_links
-from verl_e2e.core.text.escape import code, first_sentence, markdown, one_line, sentence
+from verl_e2e.core.text.escape import TextBlock, code, first_sentence, markdown, one_line, sentence
 
 _MAX_LINK = 500
 _MAX_COMMAND = 12_000
@@ -118,6 +119,16 @@ def failure_rows(verdict: Verdict) -> tuple[str, ...]:
     )
 
 
+def failure_block(job_id: str, verdict: Verdict, most: int = 4) -> TextBlock:
+    """The first of these rows below the name of the job."""
+    return TextBlock(f"**{markdown(job_id, 80)}**\n", failure_rows(verdict)[:most], "", 2_000)
+
+
+def frame_path(frame: Frame) -> str:
+    """The file of a frame as its repository has it, where it lies in a tree under test."""
+    return _TREES.sub("", frame.path)
+
+
 def _place(verdict: Verdict) -> str:
     """The frame that matters, else what was read of the run where it shows; with what the change did there."""
     frame = verdict.frame
@@ -132,7 +143,7 @@ def _place(verdict: Verdict) -> str:
         # The code first, where a reader begins.
         touched = f"this change ran in {code(f'{ran[0].path}:{ran[0].symbol}', 200)}; " if ran else ""
         return f"{touched}no line of code is known, it shows in {found}{said}"
-    path = _TREES.sub("", frame.path)
+    path = frame_path(frame)
     source = f": {code(frame.source, _MOST_SOURCE)}" if frame.source else ""
     in_file = [item for item in changed if item.path == path]
     nearest = min(in_file, key=lambda item: abs(item.first_line - frame.line), default=None)
