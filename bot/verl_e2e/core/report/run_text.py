@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from verl_e2e.core.log.lines import without_colours
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import EndedEvent, Event, PhaseEvent, StageEvent, StepEvent, read_data
 from verl_e2e.core.text.escape import one_line
@@ -15,7 +16,6 @@ _MOST_COMMAND = 100_000
 # What the recorder writes in the place of a repository of its host, and the clone that the reader has.
 _CLONES = {"$BRIDGE": "Megatron-Bridge", "$VERL": "verl", "$MEGATRON_LM": "Megatron-Bridge/3rdparty/Megatron-LM"}
 _CUT = " ..."
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def event_row(event: Event) -> str:
@@ -42,7 +42,7 @@ def event_row(event: Event) -> str:
 
 def log_row(line: str) -> str:
     """A line of a log with its indentation, and nothing in it that moves a terminal's cursor, colours or hides text."""
-    line = _ANSI.sub("", line)
+    line = without_colours(line)
     return " " * (len(line) - len(line.lstrip(" "))) + one_line(line)
 
 
