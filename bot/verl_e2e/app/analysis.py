@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from verl_e2e.app.judge_folder import judge_run, write_judgement
+from verl_e2e.app.judge_folder import judge_run, write_verdict
 from verl_e2e.app.plan_change import CommitsAt, Planned, Planner, differences_between, explain_targets, plan_target
 from verl_e2e.config.maps import packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellMap, cell_map, pack_cells, with_outcomes
@@ -148,7 +148,7 @@ def _judged(run: Run, folder: Path, folders: RunFolders) -> Judged:
     if run.job is not None:
         fits = run_record(record, facts, Expected(run.took, run.nonce))
         verdict = hold_against_record(verdict, fits, run.job)
-    write_judgement(folders, folder, (verdict,))
+    write_verdict(folders, found[0], verdict, record)
     return outcome(verdict, record)
 
 

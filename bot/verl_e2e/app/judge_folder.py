@@ -87,26 +87,30 @@ def judge_run(folders: RunFolders, path: Path, known: LogFacts | None = None) ->
 
 
 def write_judgement(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...]) -> None:
-    """Write verdict, evidence and card of each run folder next to its log."""
+    """Write verdict, evidence, card and report of each run folder next to its log."""
     for path, verdict in zip(folders.find(folder), verdicts, strict=True):
-        card, record = Card((verdict,)), folders.record(path)
-        marked = linked_lines(verdict, record.log)
-        folders.write(
-            path,
-            {
-                EVIDENCE_FILE: evidence_json(verdict.evidence),
-                VERDICT_FILE: verdict_json(verdict),
-                CARD_TEXT_FILE: render_text(card),
-                CARD_MARKDOWN_FILE: render_markdown(card),
-                REPORT_FILE: render_run_report(verdict, record),
-                LOG_PAGE_FILE: "".join(render_log_page(verdict.job_id, folders.lines(path), marked)),
-            },
-        )
-        if verdict.reports:
-            markdown, document = render_report_markdown(verdict.reports), report_json(verdict.reports)
-            folders.write(path, {PARITY_MARKDOWN_FILE: markdown, PARITY_JSON_FILE: document})
-        if verdict.figure is not None:
-            folders.draw(path, verdict.figure)
+        write_verdict(folders, path, verdict, folders.record(path))
+
+
+def write_verdict(folders: RunFolders, path: Path, verdict: Verdict, record: Record) -> None:
+    """Write the same of one run folder, whose record was read already."""
+    card, marked = Card((verdict,)), linked_lines(verdict, record.log)
+    folders.write(
+        path,
+        {
+            EVIDENCE_FILE: evidence_json(verdict.evidence),
+            VERDICT_FILE: verdict_json(verdict),
+            CARD_TEXT_FILE: render_text(card),
+            CARD_MARKDOWN_FILE: render_markdown(card),
+            REPORT_FILE: render_run_report(verdict, record),
+            LOG_PAGE_FILE: "".join(render_log_page(verdict.job_id, folders.lines(path), marked)),
+        },
+    )
+    if verdict.reports:
+        markdown, document = render_report_markdown(verdict.reports), report_json(verdict.reports)
+        folders.write(path, {PARITY_MARKDOWN_FILE: markdown, PARITY_JSON_FILE: document})
+    if verdict.figure is not None:
+        folders.draw(path, verdict.figure)
 
 
 def make_card(
