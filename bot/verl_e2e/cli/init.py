@@ -33,9 +33,7 @@ _MODES = click.Choice(["action", "app"])
 @click.option("--address", metavar="URL", help="Where GitHub reaches the service, for app.")
 @click.option("--service", type=FOLDER, help="Where the service's settings go, for app; default: ~/.config/verl-e2e.")
 @click.option("--personal", is_flag=True, help="The App is of your own account, not of the repository's organisation.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="The port of the App's page; default: a free one."
-)
+@click.option("--port", type=_PORT, default=0, help="The port of the App's page; default: a free one.")
 @click.option("--yes", is_flag=True, help="Ask nothing: take the default of what no option says.")
 @click.option("--force", is_flag=True, help="Replace files that hold something else, and register another App.")
 def init_verb(repo: Path, *, yes: bool, force: bool, personal: bool, port: int, **answers: Any) -> int:

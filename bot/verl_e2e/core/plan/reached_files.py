@@ -22,7 +22,6 @@ _SKIPS = frozenset({"skipif"})
 
 # Raise it whenever the marks of the same text would read differently: kept ones are then made again.
 MARKS_VERSION = 1
-_Test = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
