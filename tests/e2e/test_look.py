@@ -172,5 +172,5 @@ def test_a_shell_completes_the_verbs(shell: str) -> None:
 def test_each_verb_shows_an_example() -> None:
     groups = [command for command in cli.commands.values() if hasattr(command, "commands")]
     verbs = [*cli.commands.values(), *(verb for group in groups for verb in group.commands.values())]
-    lacking = [verb.name for verb in verbs if verb not in groups and "Example: verl-e2e" not in (verb.help or "")]
-    assert lacking == []
+    silent = [verb.name for verb in verbs if verb not in groups and "Example: verl-e2e" not in (verb.help or "")]
+    assert silent == []

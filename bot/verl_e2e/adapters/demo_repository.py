@@ -44,7 +44,7 @@ _AUTHOR = {
 
 @dataclass(frozen=True, slots=True)
 class DemoRepository:
-    """The repository's folder, the two commits of the change, and the one that mends it."""
+    """The repository's folder, the two commits of the change, and the one that fixes it."""
 
     path: Path
     base: str
@@ -59,7 +59,7 @@ def build_demo_repository(path: Path) -> DemoRepository:
     base = _commit(path, _FILES, "Start the bridge")
     head = _commit(path, _CHANGED, "Need transformers 5.12")
     fixed = _commit(path, _FIXED, "Need transformers 5.12.1")
-    # The change is what lies checked out, as before it was mended.
+    # The change is what lies checked out, as before the fix.
     _git(path, "branch", "--quiet", "fixed", fixed)
     _git(path, "reset", "--quiet", "--hard", head)
     return DemoRepository(path, base, head, fixed)

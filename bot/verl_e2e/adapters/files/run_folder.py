@@ -370,7 +370,7 @@ def write_bytes(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         temporary = folder / f".{name}.part"
         try:
-            # Whoever made the folder may have put a link or a pipe there.
+            # A folder from elsewhere may hold a link or a pipe there.
             temporary.unlink(missing_ok=True)
             with temporary.open("xb") as file:
                 file.write(content)

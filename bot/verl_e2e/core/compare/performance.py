@@ -214,7 +214,7 @@ def compare_performance(
 
 
 def _comparable(own: Performance, other: Performance, *, is_time: bool) -> bool:
-    """Whether two runs differ by nothing recorded but the code under test; memory is a run's own, whoever is beside."""
+    """Whether two runs differ by nothing recorded but the code under test; what is beside it changes no memory."""
     same = (own.settings, own.stack, own.host) == (other.settings, other.stack, other.host)
     return same and (not is_time or (own.other_runs == other.other_runs is not None))
 
