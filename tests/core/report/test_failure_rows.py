@@ -119,7 +119,10 @@ def test_without_a_frame_it_is_where_the_evidence_was_read_and_what_of_the_chang
     assert rows(**lost | {"evidence": (said,)})["Where"] == f"{unknown} `log.txt.zst:7`: `corr:0.4`"
     ran = rows(**lost, execution=ChangeExecution((function("LoRA.transform", 160, ran=(185,)),)))["Where"]
     assert ran == f"this change ran in `{LORA}:LoRA.transform`; {unknown} `fingerprints.jsonl`"
-    assert rows(frame=None, evidence=(), key_lines=(), decided_by=None)["Where"] == f"{unknown} preflight"
+    nowhere = {"frame": None, "evidence": (), "key_lines": (), "decided_by": None}
+    assert rows(**nowhere, causes=("preflight:data",))["Where"] == f"{unknown} preflight"
+    for causes in ((), ("end:time_limit",), ("preflight:data", "end:stalled")):
+        assert rows(**nowhere, causes=causes)["Where"] == "no line of code is known"
 
 
 def test_an_error_in_verl_names_the_last_call_of_bridge() -> None:

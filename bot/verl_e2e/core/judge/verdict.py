@@ -329,7 +329,8 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
     at = alone.at
     causes = decision.causes or (() if decision.at is None else (of_criterion(decision.at.criterion),))
     # The logged error that decided; none where something else did.
-    error = next((error for error in case.facts.errors if at is not None and error.at.line == at.line), None)
+    in_log = at is not None and at.file == case.log
+    error = next((error for error in case.facts.errors if in_log and at and error.at.line == at.line), None)
     return Verdict(
         job_id=case.job.id,
         result=decision.result,

@@ -87,6 +87,7 @@ _OF_THE_HOST = frozenset(
         *(Check.HOST_MEMORY, Check.ISOLATION, Check.KERNEL_CACHES, Check.RAY_CPUS, Check.READABLE),
     )
 )
+_PREFLIGHT = frozenset(map(of_preflight, Check))
 _TREES = re.compile(r"^\$WORK/(bridge|verl)/")
 
 
@@ -137,12 +138,14 @@ def _place(verdict: Verdict) -> str:
     if frame is None:
         at = next((item for item in verdict.evidence if item.criterion == verdict.decided_by), None)
         at = at or next((item for item in verdict.key_lines if item.state is State.BROKEN), None)
-        found = code(f"{at.file}:{at.line}" if at.line else at.file, 200) if at and at.file else "preflight"
+        # A run that was lost, or whose folder is no record, has no such place.
+        found = "preflight" if _PREFLIGHT.issuperset(verdict.causes) and verdict.causes else ""
+        found = code(f"{at.file}:{at.line}" if at.line else at.file, 200) if at and at.file else found
         said = f": {code(at.excerpt, _MOST_SOURCE)}" if at and at.line and at.excerpt else ""
         ran = [item for item in changed if item.entered is Entered.IN_VERL]
         # The code first, where a reader begins.
         touched = f"this change ran in {code(f'{ran[0].path}:{ran[0].symbol}', 200)}; " if ran else ""
-        return f"{touched}no line of code is known, it shows in {found}{said}"
+        return f"{touched}no line of code is known{f', it shows in {found}{said}' if found else ''}"
     path = frame_path(frame)
     source = f": {code(frame.source, _MOST_SOURCE)}" if frame.source else ""
     in_file = [item for item in changed if item.path == path]
