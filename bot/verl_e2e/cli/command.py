@@ -164,7 +164,7 @@ REPO_OPTION = click.option(
 )
 BASE_OPTION = click.option("--base", required=True, metavar="SHA", help="The commit that the change is based on.")
 WORK_OPTION = click.option("--work", type=FOLDER, help="Folder for worktrees and caches; it is kept between runs.")
-POLICY_OPTION = click.option("--policy", type=FILE, help="Use this policy file instead of the one at the base commit.")
+POLICY_OPTION = click.option("--policy", type=FILE, help="Use this policy file instead of the repository's own.")
 MAPS_OPTION = click.option(
     "--maps", type=FILE, help="Use your own maps file in addition to the packaged one and that of the policy."
 )
