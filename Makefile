@@ -25,6 +25,7 @@ help: ## List the commands
 
 run: $(VENV)/.run ## Set up, then tell the story of a pull request by recorded runs
 	@$(BIN)/verl-e2e demo
+	@! [ -t 1 ] || $(BIN)/python -m tests.stories.shown
 
 wheel: $(VENV)/.run ## Set up, then build the wheel into dist
 	@$(BIN)/python -m hatchling build -t wheel -d dist

@@ -6,7 +6,8 @@ import pytest
 
 from tests.fakes.github_standin.world import living
 from tests.fakes.prism import proxying
-from tests.stories.conftest import POLICY_FILE, Story, furnish
+from tests.stories.conftest import Story
+from tests.stories.furnished import POLICY_FILE, furnish
 from tests.stories.service import running
 
 pytestmark = pytest.mark.node

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.github_standin.world import World, living
-from tests.stories.conftest import furnish
+from tests.stories.furnished import furnish
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.fakes.command_server import verl_e2e
 from tests.fakes.github_standin.state import GITHUB_ACTIONS, CheckRun
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.patience import HANG_S
-from tests.stories.conftest import POLICY, POLICY_FILE, furnish
+from tests.stories.furnished import POLICY, POLICY_FILE, furnish
 from tests.stories.recordings import BROKEN, SMOKE, job_of, left_by
 from tests.stories.rehearsals import MOVED, is_rehearsal, left_by_rehearsal
 from verl_e2e.adapters.derived_ledger import LEDGER_CHECK

@@ -30,7 +30,7 @@ from tests.fakes.github_standin.server import Exchange
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.postgres import Server, controlled_server
 from tests.fakes.service_process import SERVE, environment, serving, until
-from tests.stories.conftest import furnish
+from tests.stories.furnished import furnish
 from tests.stories.service import Service, running
 from verl_e2e.adapters.store import Store, open_store
 from verl_e2e.adapters.store.database import IS_OPEN, deliveries, outbox, runs, targets

@@ -22,7 +22,7 @@ from tests.fakes.patience import HANG_S
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _PATIENCE_S = HANG_S
-_STYLE = """
+STYLE = """
 * { box-sizing: border-box }
 body { margin: 0; padding: 16px; background: var(--page); color: var(--text); font: 14px/1.5 "Noto Sans", Helvetica,
   Arial, "DejaVu Sans", "Noto Color Emoji", sans-serif }
@@ -65,10 +65,10 @@ DARK = Theme(
 THEMES = (LIGHT, DARK)
 
 
-def markdown_html(text: str) -> str:
-    """The HTML of a comment, its HTML comments taken out."""
-    html: str = MarkdownIt("commonmark").enable("table").render(text)
-    return _COMMENT.sub("", html)
+def markdown_html(text: str, *, html: bool = True) -> str:
+    """The HTML of a comment, its HTML comments taken out; without `html` every other tag in it is text."""
+    made: str = MarkdownIt("commonmark", {"html": html}).enable("table").render(text)
+    return _COMMENT.sub("", made)
 
 
 def page(parts: Mapping[str, str], theme: Theme, *, opened: tuple[str, ...] = ()) -> str:
@@ -78,7 +78,7 @@ def page(parts: Mapping[str, str], theme: Theme, *, opened: tuple[str, ...] = ()
         f"<article><header>{escape(heading)}</header><main>{_opened(markdown_html(text), opened)}</main></article>"
         for heading, text in parts.items()
     )
-    head = f'<meta charset="utf-8"><title>{theme.name}</title><style>:root {{{colours}}}{_STYLE}</style>'
+    head = f'<meta charset="utf-8"><title>{theme.name}</title><style>:root {{{colours}}}{STYLE}</style>'
     return f"<!doctype html><html><head>{head}</head><body>{boxes}</body></html>"
 
 

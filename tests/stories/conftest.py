@@ -1,43 +1,20 @@
 """A repository with a policy, a workflow and people, and the service; all traffic held to the contract."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.contract.openapi import Contract, all_violations, contract
-from tests.fakes.github_standin.repository import Edit
 from tests.fakes.github_standin.state import Comment, WorkflowRun
 from tests.fakes.github_standin.world import World, living
 from tests.fakes.npm import install
 from tests.fakes.places import ROOT
+from tests.stories.furnished import furnish
 from tests.stories.recordings import job_of, left_by
 from tests.stories.service import Service, running
-
-POLICY_FILE = ".github/verl-e2e.yml"
-POLICY = """\
-schema: 1
-verl: {commit: 9097cc4d4c9cf77e3fe88c34badd7d7549534e4a}
-image: {name: verlai/verl, tag: vllm024.dev2}
-checkpoint: {model_id: Qwen/Qwen2.5-0.5B}
-require_bridge_checks: false
-exempt:
-  - {name: documentation, paths: [docs/, "*.md", .github/], reason: nothing runs it}
-rules:
-  - {name: saved, paths: [src/saved/], levels: [0, 1], reason: verl saves with it}
-  - {name: source, paths: [src/, "!src/saved/"], levels: [0], reason: verl runs it}
-"""
-WORKFLOW = (ROOT / ".github/workflows/verl-e2e.yml").read_bytes()
-BASE_FILES: Mapping[str, Edit] = {
-    "README.md": "# A bridge\n",
-    "docs/guide.md": "how to\n",
-    "src/bridge.py": "value = 1\n",
-    "src/saved/checkpoint.py": "value = 1\n",
-    POLICY_FILE: POLICY,
-    ".github/workflows/verl-e2e.yml": WORKFLOW,
-}
 
 
 @dataclass
@@ -96,12 +73,3 @@ def story(tmp_path: Path, described: Contract | None) -> Iterator[Story]:
         if described is not None:
             text = all_violations(described, world.standin.traffic, world.deliveries.made)
             assert "\n".join(text) == ""
-
-
-def furnish(world: World) -> None:
-    """People and the base branch."""
-    world.person("alice", "write")
-    world.person("mona", "maintain")
-    world.person("rita", "triage")
-    world.person("carol")
-    world.commit(BASE_FILES, "Start the bridge")

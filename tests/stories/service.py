@@ -7,7 +7,7 @@ does, and starts another on what it left.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import uvicorn
+from starlette.routing import Route
 
 from tests.fakes.clocks import StoryClock
 from tests.fakes.github_standin.world import APP_ID, SECRET, World
@@ -28,12 +29,13 @@ from verl_e2e.adapters.mirror import Mirrors
 from verl_e2e.adapters.store import SqlLedger
 from verl_e2e.adapters.worker import Work
 from verl_e2e.app.analysis import DirectAnalysis
+from verl_e2e.cli.serve import page_sources
 from verl_e2e.config.maps import packaged_uses
 from verl_e2e.config.settings import Settings, load_settings
 from verl_e2e.core.model.related import Bands
 from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.deliveries import Received
-from verl_e2e.web import Door, Probes, create_app
+from verl_e2e.web import Door, Probes, create_app, page_routes
 from verl_e2e.wiring.app import github_work, open_service
 
 Given = TypeVar("Given")
@@ -163,6 +165,10 @@ class Service:
 
         return noting
 
+    def pages(self) -> Iterable[Route]:
+        """The pages that people read, of this process."""
+        return page_routes(page_sources(self._service.settings, self._service))
+
     def restart(self) -> None:
         """End the process and start another on what it left."""
         self.close()
@@ -206,12 +212,15 @@ class Service:
 
 
 @contextmanager
-def running(world: World, folder: Path, api_url: str = "", tick_s: float = POLL_S) -> Iterator[Service]:
+def running(
+    world: World, folder: Path, api_url: str = "", tick_s: float = POLL_S, *, pages: bool = False
+) -> Iterator[Service]:
     """A service whose web application takes the world's webhooks; `api_url` where not the world's own."""
     service = Service(world, folder, api_url, tick_s)
     probes = Probes(lambda: "", dict, bytes)
     door = Door(SECRET, service.keep, lambda: None, service.clock.now, lambda *_: None, probes)
-    config = uvicorn.Config(create_app(door), host="127.0.0.1", port=0, log_config=None, lifespan="off")
+    application = create_app(door, service.pages() if pages else ())
+    config = uvicorn.Config(application, host="127.0.0.1", port=0, log_config=None, lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

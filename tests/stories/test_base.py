@@ -1,7 +1,8 @@
 """The base is its tip: what is merged there reaches the pull requests that were opened before."""
 
 from tests.fakes.github_standin.repository import BareRepository, Edit
-from tests.stories.conftest import POLICY, POLICY_FILE, Story
+from tests.stories.conftest import Story
+from tests.stories.furnished import POLICY, POLICY_FILE
 from tests.stories.recordings import SMOKE, job_of
 
 LAX = f"{POLICY}gate: {{none: open}}\n".replace(

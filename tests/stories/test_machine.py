@@ -14,7 +14,7 @@ from tests.fakes.github_standin.faults import Fault, When, cut, server_error, sl
 from tests.fakes.github_standin.state import WorkflowRun
 from tests.fakes.github_standin.world import living
 from tests.fakes.searching import search
-from tests.stories.conftest import furnish
+from tests.stories.furnished import furnish
 from tests.stories.recordings import BROKEN, SMOKE, job_of, left_by
 from tests.stories.service import running
 

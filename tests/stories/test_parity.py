@@ -6,7 +6,8 @@ import pytest
 from backports import zstd
 
 from tests.fakes.places import FIXTURES
-from tests.stories.conftest import POLICY, POLICY_FILE, Story
+from tests.stories.conftest import Story
+from tests.stories.furnished import POLICY, POLICY_FILE
 from tests.stories.recordings import SMOKE, job_of, left_by
 from verl_e2e.adapters.files.folders import run_folders
 from verl_e2e.app.judge_folder import judge_folders

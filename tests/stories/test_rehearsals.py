@@ -7,7 +7,8 @@ import pytest
 from tests.fakes.github_standin.repository import Submodule
 from tests.fakes.github_standin.state import WorkflowRun
 from tests.fakes.places import ROOT
-from tests.stories.conftest import POLICY, POLICY_FILE, Story
+from tests.stories.conftest import Story
+from tests.stories.furnished import POLICY, POLICY_FILE
 from tests.stories.recordings import SMOKE, job_of
 from tests.stories.rehearsals import (
     HEALTHY,

@@ -1,7 +1,8 @@
 """The default branch is watched by the whole service: its tip is run, what broke it is found and said in one issue."""
 
 from tests.fakes.github_standin.state import WorkflowRun
-from tests.stories.conftest import POLICY, POLICY_FILE, Story
+from tests.stories.conftest import Story
+from tests.stories.furnished import POLICY, POLICY_FILE
 from tests.stories.recordings import BROKEN, SMOKE, job_of
 
 WATCHED = f"{POLICY}schedule: {{levels: [0], labels: [red]}}\n"

@@ -109,7 +109,7 @@ def listen(settings: "Settings", service: "Service") -> None:
     )
     door = Door(settings.webhook_secret, service.keep, service.worker.wake, service.clock.now, metrics.answered, probes)
     config = uvicorn.Config(
-        create_app(door, () if settings.pages == "none" else page_routes(_page_sources(settings, service))),
+        create_app(door, () if settings.pages == "none" else page_routes(page_sources(settings, service))),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -135,7 +135,8 @@ def listen(settings: "Settings", service: "Service") -> None:
             listener.close()
 
 
-def _page_sources(settings: "Settings", service: "Service") -> "PageSources":
+def page_sources(settings: "Settings", service: "Service") -> "PageSources":
+    """What the pages of a service are made from."""
     from verl_e2e.adapters.store import SqlLedger, SqlRunLists
     from verl_e2e.core.pulls.forge import web_of
     from verl_e2e.web import PageSources

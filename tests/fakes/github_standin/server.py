@@ -68,6 +68,8 @@ class Standin:
         self.shapes = Shapes(state, "")
         self.deliveries = Deliveries(state, self.shapes, secret)
         self.api = Api(state, self.shapes, self.deliveries)
+        # What a browser is shown at an address that is no part of the API; None for an address that is not there.
+        self.web: Callable[[Request], Reply | None] = lambda _: None
 
     def calls(self, since: int = 0) -> Counter[str]:
         """How often each endpoint was called, as `METHOD /template`, from one place in the record on."""
@@ -186,6 +188,10 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {key.lower(): value for key, value in self.headers.items()}
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         request = Request(self.command, path, query, headers, body)
+        shown = self.standin.web(request)
+        if shown is not None:
+            content, kind = _encoded(shown.body)
+            return self._write(shown.status, {"Content-Type": kind, **shown.headers}, content)
         route, reply = self._reply(request, fault)
         return self._send(request, parts.query, route, reply, fault)
 
