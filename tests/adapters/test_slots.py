@@ -2,14 +2,16 @@
 
 import re
 import sqlite3
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from verl_e2e.adapters.store import SqlDeliveries, SqlLedger, SqlOutbox, SqlWorklist, Store, open_store
+from verl_e2e.adapters.store import SqlDeliveries, SqlLedger, SqlOutbox, SqlRunLists, SqlWorklist, Store, open_store
 from verl_e2e.core.pulls.deliveries import Received, reply_to
 from verl_e2e.core.pulls.ledger import RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.queue import Pool, QueueSnapshot, admit, entry_of
@@ -107,70 +109,83 @@ def test_switches_are_found_by_repository_among_all_entries(store: Store) -> Non
     assert ledger.snapshot().switches == (given[0], given[2])
 
 
-def test_no_question_of_a_look_reads_all_runs_or_entries(tmp_path: Path) -> None:
-    store = open_store(f"sqlite:///{tmp_path / 'bot.sqlite3'}")
-    ledger, asked = SqlLedger(store), list[tuple[str, tuple[str, ...]]]()
+@contextmanager
+def asking() -> Iterator[list[tuple[str, tuple[str, ...]]]]:
+    """The statements that are executed meanwhile, each with its values."""
+    asked: list[tuple[str, tuple[str, ...]]] = []
 
     @sa.event.listens_for(sa.Engine, "before_cursor_execute")
     def note(_connection: object, _cursor: object, text: str, values: tuple[str, ...], *_rest: object) -> None:
         asked.append((text, values))
 
-    ledger.has_waiting()
-    ledger.open_runs()
-    ledger.open_count()
-    ledger.switches("octo/bridge")
-    ledger.snapshot()
-    ledger.give_slots(starts, NOW)
-    ledger.run_by_handle("octo/bridge", "1")
-    for which in ({"number": 1}, {"head_sha": "a" * 40}, {"reuse_key": "a" * 64}, {"newest": 9}):
-        ledger.runs("octo/bridge", **which)
+    yield asked
     sa.event.remove(sa.Engine, "before_cursor_execute", note)
+
+
+def steps_of(file: Path, questions: list[tuple[str, tuple[str, ...]]]) -> set[tuple[str, str]]:
+    """How SQLite answers them, whatever the order in which the indexes were made: it decides between equal ones.
+
+    Each index is made first once, and last once.
+    """
+    steps = set()
+    with closing(sqlite3.connect(file)) as connection:
+        made = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql > ''").fetchall()
+        for first in range(len(made)):
+            turned = made[first:] + made[:first]
+            for order in (turned, turned[::-1]):
+                for name, _ in order:
+                    connection.execute(f"DROP INDEX {name}")
+                for _, text in order:
+                    connection.execute(text)
+                steps |= {
+                    (str(step[3]), text)
+                    for text, values in questions
+                    for step in connection.execute(f"EXPLAIN QUERY PLAN {text}", values)
+                }
+    return steps
+
+
+def test_no_question_of_a_look_reads_all_runs_or_entries(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'bot.sqlite3'}")
+    ledger = SqlLedger(store)
+    with asking() as asked:
+        ledger.has_waiting()
+        ledger.open_runs()
+        ledger.open_count()
+        ledger.switches("octo/bridge")
+        ledger.snapshot()
+        ledger.give_slots(starts, NOW)
+        ledger.run_by_handle("octo/bridge", "1")
+        for which in ({"number": 1}, {"head_sha": "a" * 40}, {"reuse_key": "a" * 64}, {"newest": 9}):
+            ledger.runs("octo/bridge", **which)
+        SqlRunLists(store).overrides(("octo/bridge",), NOW)
+    store.close()
     questions = [given for given in asked if given[0].startswith("SELECT")]
-    assert len(questions) == 13
-    with sqlite3.connect(tmp_path / "bot.sqlite3") as connection:
-        steps = {
-            (str(step[3]), text)
-            for text, values in questions
-            for step in connection.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall()
-        }
-    connection.close()
-    # To go through an index of what is open, waiting or a switch is not to read the table, and no document lies in
-    # an index that covers all that is asked for.
-    few = re.compile("runs_open|runs_waiting|entries_switches|COVERING")
+    assert len(questions) == 14
+    steps = steps_of(tmp_path / "bot.sqlite3", questions)
+    # To go through an index of what is open, waiting, a switch or an override is not to read the table, and no document
+    # lies in an index that covers all that is asked for.
+    few = re.compile("runs_open|runs_waiting|entries_switches|entries_overrides|COVERING")
     much = re.compile(r"^SCAN|\(repository=\?\)$")
     assert [step for step in steps if much.search(step[0]) and not few.search(step[0])] == []
-    store.close()
 
 
 def test_what_is_taken_from_a_queue_reads_nothing_that_is_done(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path / 'bot.sqlite3'}")
-    asked = list[tuple[str, tuple[str, ...]]]()
     received = tuple(Received(str(number), "push", b"{}", NOW) for number in range(3))
     SqlDeliveries(store).keep(received)
     SqlDeliveries(store).processed([("0", ["octo/bridge#1", "octo/bridge#2"])], NOW)
     SqlOutbox(store).put(reply_to("octo/bridge", 1, "x", "text", person=True), NOW)
-
-    @sa.event.listens_for(sa.Engine, "before_cursor_execute")
-    def note(_connection: object, _cursor: object, text: str, values: tuple[str, ...], *_rest: object) -> None:
-        asked.append((text, values))
-
-    taken = [delivery.id for delivery in SqlDeliveries(store).take(NOW, 9)]
-    assert len(SqlWorklist(store).take(NOW, 9)) == 2
-    assert len(SqlOutbox(store).take(NOW, 9)) == 1
-    sa.event.remove(sa.Engine, "before_cursor_execute", note)
+    with asking() as asked:
+        taken = [delivery.id for delivery in SqlDeliveries(store).take(NOW, 9)]
+        assert len(SqlWorklist(store).take(NOW, 9)) == 2
+        assert len(SqlOutbox(store).take(NOW, 9)) == 1
+    store.close()
     assert taken == ["1", "2"]
     questions = [given for given in asked if given[0].startswith(("SELECT", "UPDATE"))]
     assert len(questions) == 9
-    with sqlite3.connect(tmp_path / "bot.sqlite3") as connection:
-        steps = [
-            (str(step[3]), text)
-            for text, values in questions
-            for step in connection.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall()
-        ]
-    connection.close()
     whole = ("SCAN deliveries", "SCAN outbox", "SCAN targets")
-    assert [step for step in steps if step[0].startswith(whole)] == []
-    store.close()
+    assert [step for step in steps_of(tmp_path / "bot.sqlite3", questions) if step[0].startswith(whole)] == []
 
 
 def test_the_newest_runs_of_a_repository(store: Store) -> None:

@@ -177,8 +177,9 @@ outbox = sa.Table(
     sqlite_autoincrement=True,
 )
 # The conditions of the partial indexes, word for word: SQLite uses such an index only where a query repeats its
-# condition, and takes neither a parameter nor `final = 0` for it.
-IS_OPEN = sa.text("NOT runs.final")
+# condition, and takes no parameter for it. Of two indexes that cost the same it takes the one made first, and
+# SQLAlchemy makes those of a table in no fixed order; so the index of open runs has the column of its condition too.
+IS_OPEN = sa.text("runs.final = false")
 WAITS = sa.text("runs.waiting")
 HAS_REUSE_KEY = sa.text("runs.reuse_key <> ''")
 IS_SWITCH = sa.text("entries.verb IN ('pause', 'resume')")
@@ -193,13 +194,13 @@ def _index(name: str, *columns: sa.Column[Any], where: str = "") -> None:
 
 _index("deliveries_waiting", deliveries.c.due, where="state = 'waiting'")
 _index("entries_switches", entries.c.repository, entries.c.seq, where="verb IN ('pause', 'resume')")
-_index("entries_overrides", entries.c.seq, where="kind = 'override'")
+_index("entries_overrides", entries.c.repository, entries.c.seq, where="kind = 'override'")
 _index("heads_of_pull", heads.c.repository, heads.c.number)
 _index("outbox_waiting", outbox.c.due, where="state = 'waiting'")
 _index("outbox_lane", outbox.c.lane, outbox.c.created)
 _index("runs_of_pull", runs.c.repository, runs.c.number)
 _index("runs_of_head", runs.c.repository, runs.c.head_sha)
-_index("runs_open", runs.c.repository, where="NOT final")
+_index("runs_open", runs.c.repository, runs.c.final, where="final = false")
 _index("runs_of_code", runs.c.repository, runs.c.reuse_key, where="reuse_key <> ''")
 _index("runs_waiting", runs.c.seq, where="waiting")
 _index("runs_recent", runs.c.created)
