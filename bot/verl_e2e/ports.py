@@ -544,8 +544,11 @@ class Backend(Protocol):
     def cancel(self, run: Run) -> None:
         """Ask it to end; `poll` says when it has."""
 
+    def where(self, run: Run) -> str:
+        """How far a run under way is, in a few words; empty where only its end is told."""
+
     def log(self, run: Run) -> Iterator[bytes]:
-        """What it has printed so far; nothing when there is none yet."""
+        """What it has printed so far; nothing when there is none yet, or where only its end is told."""
 
     def artifacts(self, run: Run, into: Path) -> bool:
         """Bring the run folder of an ended run into `into`, size-capped; false when it left none."""

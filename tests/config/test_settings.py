@@ -136,6 +136,13 @@ MISTAKES = (
     ({"GITHUB_APP_PRIVATE_KEY": KEY[:200]}, "or damaged; give the whole private key"),
     ({"GITHUB_APP_PRIVATE_KEY": KEY.replace("RSA PRIVATE", "PUBLIC")}, "public key"),
     ({"GITHUB_APP_PRIVATE_KEY": KEY.replace("A", "B")}, "or damaged"),
+    ({"GITHUB_APP_CLIENT_ID": "Iv1 x"}, "GITHUB_APP_CLIENT_ID: 'Iv1 x' is not a client ID"),
+    ({"GITHUB_APP_CLIENT_ID": "Iv1.x"}, "GITHUB_APP_CLIENT_SECRET: it goes with GITHUB_APP_CLIENT_ID; set both"),
+    ({"GITHUB_APP_CLIENT_SECRET": "s" * 40}, "GITHUB_APP_CLIENT_SECRET: it goes with GITHUB_APP_CLIENT_ID; set both"),
+    (
+        {"GITHUB_APP_CLIENT_ID": "Iv1.x", "GITHUB_APP_CLIENT_SECRET": "s"},
+        "GITHUB_APP_CLIENT_SECRET: it has 1 characters",
+    ),
     ({"GITHUB_WEBHOOK_SECRET": None}, "GITHUB_WEBHOOK_SECRET: it is not set"),
     ({"GITHUB_WEBHOOK_SECRET": "hunter2"}, "GITHUB_WEBHOOK_SECRET: it has 7 characters; use at least 16"),
     ({"GITHUB_WEBHOOK_SECRET_FILE": "x"}, "GITHUB_WEBHOOK_SECRET: GITHUB_WEBHOOK_SECRET_FILE is set too; set only one"),

@@ -266,6 +266,7 @@ class PromisesAfterACrash:
 
 def log_is_read_as_it_is(engine: Engine, backend: Backend, run: Run) -> None:
     """The log of a run that has ended is read from its file each time, cut short and rotated too."""
+    assert backend.where(run)
     whole = b"".join(backend.log(run))
     assert b"preflight" in whole
     log = engine.root / run.key / "runner.log"

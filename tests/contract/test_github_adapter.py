@@ -30,7 +30,6 @@ ASKED = {
     "GET /orgs/{org}/installation",
     "GET /orgs/{org}/teams/{team}/memberships/{user}",
     "GET /repos/{owner}/{repo}/actions/artifacts/{artifact}/zip",
-    "GET /repos/{owner}/{repo}/actions/jobs/{job}/logs",
     "GET /repos/{owner}/{repo}/actions/runners",
     "GET /repos/{owner}/{repo}/actions/runs/{run}",
     "GET /repos/{owner}/{repo}/actions/runs/{run}/artifacts",
@@ -134,7 +133,7 @@ def _run(at: GithubAdapters, folder: Path) -> None:
     run = workflows.dispatch(REPOSITORY, FILE, "main", {"run_key": KEY}, KEY)
     at.world.start_run(log=b"line\n")
     (job,) = workflows.jobs(REPOSITORY, run.id)
-    assert list(workflows.log(REPOSITORY, job.id, limit=100)) == [b"line\n"]
+    assert job.status == "in_progress"
     at.world.finish_run({"verdict.json": b"{}"})
     workflows.run(REPOSITORY, run.id)
     (artifact,) = workflows.artifacts(REPOSITORY, run.id)

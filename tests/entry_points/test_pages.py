@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,8 +35,9 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.ledger import Override, RecordedCommand, Run, RunState, run_key
 from verl_e2e.core.pulls.queue import Pool
+from verl_e2e.core.pulls.run_lines import Glance
 from verl_e2e.ports import ForgeError
-from verl_e2e.web import Door, PageSources, PatientProtocol, Probes, create_app, page_routes
+from verl_e2e.web import Door, PageLogin, PageSources, PatientProtocol, Probes, create_app, page_routes
 from verl_e2e.wiring.app import GithubViews
 
 __all__ = ["database", "server", "store"]
@@ -53,6 +55,7 @@ class Site:
     port: int = 0
     public: set[str] = field(default_factory=lambda: {PUBLIC})
     views: GithubViews = field(default_factory=lambda: GithubViews(HandClock(NOW)))
+    glances: dict[str, Glance] = field(default_factory=dict)
 
     @property
     def ledger(self) -> SqlLedger:
@@ -72,7 +75,7 @@ class Site:
             connection.close()
 
 
-def serving(store: Store) -> Iterator[Site]:
+def serving(store: Store, login: PageLogin | None = None) -> Iterator[Site]:
     site = Site(store)
     sources = PageSources(
         SqlRunLists(store),
@@ -82,6 +85,8 @@ def serving(store: Store) -> Iterator[Site]:
         site.views.policy,
         "https://github.example",
         lambda: NOW,
+        lambda run: site.glances.get(run.key, Glance()),
+        login,
     )
     probes = Probes(lambda: "", dict, Metrics().text)
     door = Door("It's a secret", lambda _: (), lambda: None, lambda: NOW, lambda *_: None, probes)
@@ -191,6 +196,92 @@ def test_a_run_without_a_verdict_says_why_and_links_to_no_other_scheme(site: Sit
     site.ledger.put_run(run)
     status, page = site.get(f"/run/{run.key}")
     assert (status, "the machine is gone" in page, "javascript:" in page) == (200, True, False)
+
+
+def test_a_run_under_way_shows_how_far_it_is_and_the_end_of_its_log(site: Site) -> None:
+    run = made(state=RunState.RUNNING)
+    site.ledger.put_run(run)
+    site.glances[run.key] = Glance("step 3", ("first", f"\x1b[31mlast\x1b[0m {HOSTILE}"))
+    page = site.get(f"/run/{run.key}")[1]
+    assert "<p>step 3</p>" in page
+    assert "first\nlast &lt;script&gt;" in page
+    assert "step 3 last &lt;script&gt;" in text_of(site.get("/")[1])
+    site.ledger.put_run(run.model_copy(update={"state": RunState.LOST, "reason": "the machine is gone"}))
+    assert "step 3" not in site.get(f"/run/{run.key}")[1]
+
+
+@contextmanager
+def events(site: Site, path: str) -> Iterator[http.client.HTTPResponse]:
+    """What a page sends to a reader who asks for events."""
+    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=HANG_S)
+    try:
+        connection.request("GET", path, headers={"Accept": "text/event-stream"})
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+def event(answer: http.client.HTTPResponse) -> str:
+    """The data of the next event; comments are passed over."""
+    lines: list[str] = []
+    while True:
+        line = answer.readline().decode().rstrip("\n")
+        if line.startswith("data: "):
+            lines.append(line.removeprefix("data: "))
+        elif not line and lines:
+            return "\n".join(lines)
+
+
+def test_a_page_sends_its_changing_part_as_events(light_site: Site) -> None:
+    run = made(state=RunState.RUNNING)
+    light_site.ledger.put_run(run)
+    with events(light_site, f"/run/{run.key}") as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        assert "Content-Security-Policy" in answer.headers
+        whole = light_site.get(f"/run/{run.key}")[1]
+        assert event(answer).strip() == whole.partition('<main id="live">')[2].partition("</main>")[0].strip()
+        light_site.glances[run.key] = Glance("step 1", ("a\r\n\nevent: x",))
+        changed = event(answer)
+        assert "step 1" in changed
+        assert "event: x" in changed
+
+
+def test_events_end_when_the_reader_may_no_longer_read(light_site: Site) -> None:
+    run = made(state=RunState.RUNNING)
+    light_site.ledger.put_run(run)
+    with events(light_site, f"/run/{run.key}") as answer:
+        event(answer)
+        light_site.public.clear()
+        while line := answer.readline():
+            assert not line.startswith(b"data")
+
+
+@pytest.mark.parametrize("path", ["/history", "/octo/none/pull/5"])
+def test_a_page_that_does_not_change_sends_no_events(light_site: Site, path: str) -> None:
+    with events(light_site, path) as answer:
+        assert not answer.headers["Content-Type"].startswith("text/event-stream")
+
+
+def test_more_readers_of_events_than_the_service_serves_are_turned_away(
+    light_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_e2e.web.pages._MOST_STREAMS", 1)
+    with events(light_site, "/") as answer:
+        event(answer)
+        with events(light_site, "/") as other:
+            assert other.status == 503
+        assert light_site.get("/")[0] == 200
+
+
+def test_a_service_that_ends_waits_for_no_reader_of_events(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'bot.sqlite3'}")
+    served = serving(store)
+    with events(next(served), "/") as answer:
+        event(answer)
+        began = time.monotonic()
+        next(served, None)
+        assert time.monotonic() - began < 3.0
+    store.close()
 
 
 def test_history_counts_by_week_level_family_and_cause(site: Site) -> None:

@@ -399,6 +399,9 @@ class FakeBackend:
         if order is not None and not order.state.final:
             order.state = RunState.CANCELLING
 
+    def where(self, run: Run) -> str:
+        return ""
+
     def log(self, run: Run) -> Iterator[bytes]:
         yield b""
 

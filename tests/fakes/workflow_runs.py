@@ -1,6 +1,6 @@
 """A repository's workflow runs in memory: what GitHub would say, moved on by the test."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -80,10 +80,6 @@ class FakeWorkflows(GithubWorkflows):
         into.mkdir(parents=True)
         for name, text in files.items():
             (into / name).write_text(text)
-
-    def log(self, repository: str, job_id: int, *, limit: int) -> Iterator[bytes]:
-        """A log that names its job."""
-        yield f"log of job {job_id}".encode()
 
     def becomes(self, run_id: int, status: str, conclusion: str = "") -> None:
         """Move a run on."""

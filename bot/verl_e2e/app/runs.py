@@ -17,13 +17,14 @@ from verl_e2e.app.analysis import NO_FOLDER, Analysis, Judged, blocked_by_end, c
 from verl_e2e.app.known_targets import KnownTargets, RecentValues
 from verl_e2e.app.publish import Creations
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
-from verl_e2e.core.model.errors import LimitError
+from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.outcome import EngineEnd, of_engine
 from verl_e2e.core.pulls.commands import Pause, pauses_of
 from verl_e2e.core.pulls.decide import Actions, with_new_terms
 from verl_e2e.core.pulls.forge import BranchCommit, Pull, PullState, Reference, Target
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.queue import LOOK_S, Pool, QueueSnapshot, QueueView, ShownPlace, admit, place_of
+from verl_e2e.core.pulls.run_lines import Glance
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.log_context import log_context
 from verl_e2e.ports import Backend, BackendError, Clock, Ledger, Pulls, QueueLedger, RunWatcher
@@ -32,6 +33,26 @@ from verl_e2e.ports import Backend, BackendError, Clock, Ledger, Pulls, QueueLed
 _HELD_S = 3_600.0
 # What got a slot is submitted at once; after this the process that was to do so is taken for dead.
 _STRAGGLES = timedelta(seconds=60)
+
+
+# Of a log under way: what a page shows, and how much of it is read to get there.
+_LAST_LINES, _TAIL_BYTES, _READ_BYTES = 40, 16 << 10, 64 << 20
+
+
+def glance(backend: Backend, run: Run) -> Glance:
+    """How far a run under way is, and the end of its log; nothing is asked of it, and nothing kept."""
+    tail, left = b"", _READ_BYTES
+    try:
+        where = backend.where(run)
+        for block in backend.log(run):
+            tail, left = (tail + block)[-_TAIL_BYTES:], left - len(block)
+            if left < 0:
+                return Glance(
+                    where, (f"... its end is not shown while it runs: it is longer than {_READ_BYTES >> 20} MB",)
+                )
+    except (BackendError, UserError):
+        return Glance()
+    return Glance(where, tuple(tail.decode(errors="replace").splitlines()[-_LAST_LINES:]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -72,7 +73,7 @@ def serve(*, check: bool) -> int:
     forget(SECRETS)
     secret_texts = (settings.webhook_secret, settings.private_key, settings.database_url, settings.metrics_token)
     tokens = (value.split()[-1] for value in settings.ray_headers.values())
-    log_to_stderr(settings.log_level, *secret_texts, *tokens, form=settings.log_format)
+    log_to_stderr(settings.log_level, *secret_texts, settings.client_secret, *tokens, form=settings.log_format)
     service = open_service(settings, SystemClock(), github_work(os.environ))
     if check:
         service.store.close()
@@ -137,10 +138,21 @@ def listen(settings: "Settings", service: "Service") -> None:
 
 def page_sources(settings: "Settings", service: "Service") -> "PageSources":
     """What the pages of a service are made from."""
+    from verl_e2e.adapters.github.visitors import GithubVisitors
     from verl_e2e.adapters.store import SqlLedger, SqlRunLists
     from verl_e2e.core.pulls.forge import web_of
-    from verl_e2e.web import PageSources
+    from verl_e2e.web import PageLogin, PageSources
 
+    visitors = GithubVisitors(settings.api_url, settings.client_id, settings.client_secret)
+    login = PageLogin(
+        settings.client_id,
+        settings.client_secret,
+        web_of(settings.api_url),
+        settings.public_url,
+        visitors.token,
+        partial(service.monitoring.views.reads, visitors),
+        service.clock.now,
+    )
     shown = service.monitoring.views.is_public if settings.pages == "public" else lambda _: True
     return PageSources(
         SqlRunLists(service.store),
@@ -150,6 +162,8 @@ def page_sources(settings: "Settings", service: "Service") -> "PageSources":
         service.monitoring.views.policy,
         web_of(settings.api_url),
         service.clock.now,
+        service.monitoring.views.glance,
+        login if settings.client_id and settings.pages == "public" else None,
     )
 
 

@@ -111,6 +111,7 @@ def app_manifest(address: str, redirect: str) -> str:
     """What GitHub makes the App from; `address` is where it reaches the service, `redirect` where it sends the code."""
     manifest = json.loads(shipped("workflows/app-manifest.json", "docs/app-manifest.json"))
     own = {"url": address, "redirect_url": redirect, "hook_attributes": {"url": f"{address}/webhook", "active": True}}
+    own["callback_urls"] = [f"{address}/login/callback"]
     return json.dumps({**manifest, **own})
 
 

@@ -84,6 +84,20 @@ class Settings(JobSettings):
         "The secret of the App's webhook, at least 16 characters. Or `GITHUB_WEBHOOK_SECRET_FILE`, as above.",
         secret=True,
     )
+    client_id: Annotated[
+        str, read.form(r"[A-Za-z0-9._]*", "is not a client ID", "copy it from the App's settings page")
+    ] = variable(
+        "GITHUB_APP_CLIENT_ID",
+        "The App's client ID, on its settings page. With the client secret, people log in to the pages and see what "
+        "GitHub lets them read. Empty: there is no login.",
+        "",
+    )
+    client_secret: read.OptionalSecret = variable(
+        "GITHUB_APP_CLIENT_SECRET",
+        "The client secret for that. Or `GITHUB_APP_CLIENT_SECRET_FILE`, as above.",
+        "",
+        secret=True,
+    )
     public_url: read.OptionalUrl = variable(
         "VERL_E2E_PUBLIC_URL",
         "The public address of this service, without `/webhook`; `doctor` compares it with the App's webhook URL.",
@@ -292,6 +306,13 @@ class Settings(JobSettings):
         backend, fix = _NEEDED[str(info.field_name)]
         if info.data.get("backend") == backend and value in (None, "", ("", "")):
             raise UnfitError("it is not set", f"it is required for {backend}; {fix}")
+        return value
+
+    @field_validator("client_secret")
+    @classmethod
+    def _both_or_none(cls, value: str, info: ValidationInfo) -> str:
+        if bool(value) != bool(info.data.get("client_id")):
+            raise UnfitError("it goes with GITHUB_APP_CLIENT_ID", "set both of them, or none")
         return value
 
     @property

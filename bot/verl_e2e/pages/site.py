@@ -1,7 +1,7 @@
 """The pages of the service, from frozen values: runs of all repositories, of a pull request, and one run."""
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -11,8 +11,26 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.policy import PolicyValue
 from verl_e2e.core.pulls.ledger import Override, Run, RunState
 from verl_e2e.core.pulls.queue import Pool, QueueSnapshot
-from verl_e2e.core.pulls.run_lines import RunCount, RunLine, line_of, slots_in_use, tallies, waiting_reasons, week_of
+from verl_e2e.core.pulls.run_lines import (
+    Glance,
+    RunCount,
+    RunLine,
+    line_of,
+    slots_in_use,
+    tallies,
+    waiting_reasons,
+    week_of,
+)
+from verl_e2e.core.report.run_text import log_row
 from verl_e2e.pages.report import templates, verdict_parts
+
+# Before and after the part of a page that changes, and where the login's link belongs; no value can hold them.
+LIVE = ('<main id="live">', "</main>")
+LOGIN = "<!-- login -->"
+
+
+# Of a line of a log: in a row of the overview, and on the page of its run.
+_MOST_OF_ROW, _MOST_OF_LINE = 160, 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +43,27 @@ class QueueNow:
 
 
 def render_overview(
-    queue: QueueNow, repositories: Collection[str], running: Sequence[RunLine], ended: Sequence[RunLine]
+    queue: QueueNow,
+    repositories: Collection[str],
+    running: Sequence[RunLine],
+    ended: Sequence[RunLine],
+    glances: Mapping[str, Glance],
 ) -> str:
-    """What runs, what waits and why, and the newest results; `running` has all that is not over."""
+    """What runs, what waits and why, and the newest results; `running` has all that is not over.
+
+    `glances` are looks at some of those that run, by key.
+    """
     reasons = waiting_reasons(queue.snapshot, queue.pools, queue.now)
     return _render(
         "overview.html",
         repositories=repositories,
         slots=slots_in_use(queue.snapshot, queue.pools, queue.now),
-        running=[line for line in running if line.state is not RunState.QUEUED],
+        running=[
+            (line, glance.where, log_row(glance.last_lines[-1])[:_MOST_OF_ROW] if glance.last_lines else "")
+            for line in running
+            if line.state is not RunState.QUEUED
+            for glance in [glances.get(line.key, Glance())]
+        ],
         waiting=[
             (line, reasons.get(line.key) or "the back end is asked for it")
             for line in reversed(running)
@@ -59,14 +89,16 @@ def render_pull(queue: QueueNow, lines: Sequence[RunLine], overrides: Collection
     )
 
 
-def render_run(queue: QueueNow, run: Run) -> str:
-    """One run: its verdict as the report of its folder shows it, or where it stands."""
+def render_run(queue: QueueNow, run: Run, glance: Glance) -> str:
+    """One run: its verdict as the report of its folder shows it, or where it stands and the end of its log."""
     verdict: Verdict | None = read_verdict(run.verdict) if run.verdict else None
     return _render(
         "run.html",
         run=run,
         line=line_of(run),
         why=waiting_reasons(queue.snapshot, queue.pools, queue.now).get(run.key, ""),
+        how_far=glance.where,
+        last_lines=[log_row(line)[:_MOST_OF_LINE] for line in glance.last_lines],
         log_url=run.url if run.url.startswith(("https://", "http://")) else "",
         **(verdict_parts(verdict) if verdict else {"verdict": None}),
     )
@@ -95,6 +127,11 @@ def render_policy(repository: str, values: Sequence[PolicyValue] | str) -> str:
     """Each key of the policy with where it comes from, or why the policy is not known."""
     known = not isinstance(values, str)
     return _render("policy.html", repository=repository, values=values if known else (), why="" if known else values)
+
+
+def render_missing() -> str:
+    """What is said of a page that is not there, or not for this visitor."""
+    return _render("missing.html")
 
 
 @cache

@@ -9,5 +9,6 @@ from verl_e2e.web.app import Door as Door
 from verl_e2e.web.app import PatientProtocol as PatientProtocol
 from verl_e2e.web.app import Probes as Probes
 from verl_e2e.web.app import create_app as create_app
+from verl_e2e.web.login import PageLogin as PageLogin
 from verl_e2e.web.pages import PageSources as PageSources
 from verl_e2e.web.pages import page_routes as page_routes

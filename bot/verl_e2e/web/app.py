@@ -143,6 +143,12 @@ class PatientProtocol(H11Protocol):
         self._end_wait()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """The service ends: what is sent for as long as someone reads ends too, so that nothing waits for it."""
+        super().shutdown()
+        if self._at_work() and self.cycle.response_started:
+            self.transport.close()
+
     def _at_work(self) -> bool:
         """Whether a request is being answered."""
         cycle: RequestResponseCycle | None = self.cycle

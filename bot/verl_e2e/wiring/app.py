@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -28,6 +28,7 @@ from verl_e2e.adapters.github.checks import GithubChecks
 from verl_e2e.adapters.github.pulls import GithubConversation, GithubIssues, GithubPeople, GithubPulls
 from verl_e2e.adapters.github.requester import Lane, RetryPolicy
 from verl_e2e.adapters.github.session import GitHub, as_app
+from verl_e2e.adapters.github.visitors import GithubVisitors
 from verl_e2e.adapters.github.workflows import GithubWorkflows
 from verl_e2e.adapters.metrics import ApiCollector, CountsCollector, Metrics, SharedCollector
 from verl_e2e.adapters.mirror import Mirrors
@@ -48,7 +49,7 @@ from verl_e2e.app.on_event import DeliveryHandler, EventHandler, Redelivery, lan
 from verl_e2e.app.publish import CheckPublisher, CommentPublisher, Creations, PostRestorer
 from verl_e2e.app.reconcile import Reconciler
 from verl_e2e.app.required_jobs import JobSources, RequiredJobs, VerdictReuse
-from verl_e2e.app.runs import BackendRuns, RunQueue, SharedQueue
+from verl_e2e.app.runs import BackendRuns, RunQueue, SharedQueue, glance
 from verl_e2e.app.watch import Watcher
 from verl_e2e.config.policy import POLICY_PATH, policy_values
 from verl_e2e.config.settings import Settings
@@ -58,6 +59,8 @@ from verl_e2e.core.plan.policy import PolicyValue
 from verl_e2e.core.pulls.commands import CommandLine
 from verl_e2e.core.pulls.deliveries import Received
 from verl_e2e.core.pulls.forge import BranchCommit, Reference, Target, read_reference, reference_text, web_of
+from verl_e2e.core.pulls.ledger import Run
+from verl_e2e.core.pulls.run_lines import Glance
 from verl_e2e.ports import (
     Backend,
     Checks,
@@ -234,6 +237,7 @@ _DATABASE_S = 3.0
 _Answer = TypeVar("_Answer")
 # So long an answer of GitHub is believed, and what was not found out is not asked for again.
 _BELIEVED_S = 60.0
+_MOST_KNOWN = 10_000
 
 
 class GithubViews:
@@ -246,12 +250,19 @@ class GithubViews:
         self.ask_public: Callable[[str], bool] = lambda _: False
         # The commit of the default branch, and its policy file if it has one.
         self.ask_policy: Callable[[str], tuple[str, bytes | None] | None] = lambda _: None
+        # Of a run under way, by its back end.
+        self.glance: Callable[[Run], Glance] = lambda _: Glance()
         self._clock = clock
         self._known: dict[tuple[str, str], tuple[float, object]] = {}
 
     def is_public(self, repository: str) -> bool:
         """Whether anyone may read a repository."""
         return self._recent("visibility", repository, self.ask_public) is True
+
+    def reads(self, visitors: GithubVisitors, token: str, repository: str) -> bool:
+        """Whether the bearer of a token may read a repository."""
+        about = hashlib.sha256(token.encode()).hexdigest()
+        return self._recent(about, repository, lambda name: visitors.reads(token, name)) is True
 
     def policy(self, repository: str) -> tuple[PolicyValue, ...] | str:
         """The policy of the default branch, or why it is not known."""
@@ -276,6 +287,8 @@ class GithubViews:
             except ForgeError as error:
                 log.warning("%s of %s is not shown on pages: %s", about, repository, error)
                 known = None
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
             self._known[about, repository] = (now, known)
         return cast("_Answer | None", known)
 
@@ -537,10 +550,12 @@ def github_work(
         mirrors = Mirrors(settings.data, web_url, token=github.token, environ=environ)
         analysis = make_analysis(settings, mirrors)
         # What judges here and runs there: the packages of this process, and what the back end calls.
+        backend = backend_of(settings, github, analysis, clock, environ)
+        monitoring.views.glance = partial(glance, backend)
         called = {"slurm": settings.slurm_command, "ray": settings.ray_command}.get(settings.backend, "")
         program = program_digest(*settings.tool, str(called))
         jobs = JobPorts(
-            backend=backend_of(settings, github, analysis, clock, environ),
+            backend=backend,
             analysis=analysis,
             changes=mirrors.changes,
             history=mirrors.changes,

@@ -137,6 +137,8 @@ def commit_of(tool: str, revision: str, api_url: str) -> str:
 
 class _App(Answer):
     id: int
+    client_id: str
+    client_secret: str
     webhook_secret: str
     pem: str
     html_url: str
@@ -152,4 +154,5 @@ def convert_manifest(code: str, api_url: str) -> tuple[dict[str, str], str]:
     app = read(_App, answer, "the manifest's code")
     settings = {"GITHUB_APP_ID": str(app.id), "GITHUB_WEBHOOK_SECRET": app.webhook_secret}
     settings |= {"GITHUB_APP_PRIVATE_KEY": app.pem}
+    settings |= {"GITHUB_APP_CLIENT_ID": app.client_id, "GITHUB_APP_CLIENT_SECRET": app.client_secret}
     return settings | ({} if api_url == PUBLIC_API else {"GITHUB_API_URL": api_url}), app.html_url

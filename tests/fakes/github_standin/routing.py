@@ -117,7 +117,7 @@ class Api:
         full_name = f"{request.variables['owner']}/{request.variables['repo']}"
         found = self.state.repository(full_name)
         token = request.caller.token
-        hidden = found is not None and found.private and request.caller.user is None
+        hidden = found is not None and found.private and not _sees_private(found, request.caller.user)
         outside = token is not None and token.repositories is not None and full_name.lower() not in token.repositories
         if found is None or hidden or (outside and found.private):
             raise NOT_FOUND
@@ -155,6 +155,12 @@ class Api:
         url = f"{self.shapes.base}{request.path}?{rest}{'&' if rest else ''}per_page={size}&page="
         links = ", ".join(f'<{url}{number}>; rel="{rel}"' for rel, number, there in wanted if there)
         return {"Link": links} if links else {}
+
+
+def _sees_private(repository: Repository, user: User | None) -> bool:
+    if user is None or user.kind != "User":
+        return user is not None
+    return user is repository.owner or user.login in repository.roles
 
 
 def _number(text: str) -> int:

@@ -23,6 +23,7 @@ from tests.fakes.github_standin.faults import Fault, Faults, When
 from tests.fakes.github_standin.routing import Api, ApiError, Caller, Reply, Request, Route, check_access
 from tests.fakes.github_standin.shapes import Shapes
 from tests.fakes.github_standin.state import State
+from tests.fakes.github_standin.web_login import WebLogin
 from tests.fakes.patience import HANG_S
 from tests.fakes.smart_http import GitServer
 from tests.fakes.smart_http import serving as serving_git
@@ -68,6 +69,7 @@ class Standin:
         self.shapes = Shapes(state, "")
         self.deliveries = Deliveries(state, self.shapes, secret)
         self.api = Api(state, self.shapes, self.deliveries)
+        self.login = WebLogin(state)
         # What a browser is shown at an address that is no part of the API; None for an address that is not there.
         self.web: Callable[[Request], Reply | None] = lambda _: None
 
@@ -188,7 +190,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {key.lower(): value for key, value in self.headers.items()}
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         request = Request(self.command, path, query, headers, body)
-        shown = self.standin.web(request)
+        shown = self.standin.login.answer(request) or self.standin.web(request)
         if shown is not None:
             content, kind = _encoded(shown.body)
             return self._write(shown.status, {"Content-Type": kind, **shown.headers}, content)

@@ -102,6 +102,10 @@ class SharedDiskBackend:
     def end_doubles(self, run: Run) -> None:
         """Nothing to end: there is one job for each key."""
 
+    def where(self, run: Run) -> str:
+        """How far it is, by the events of its folder."""
+        return self._folder(run).where()
+
     def log(self, run: Run) -> Iterator[bytes]:
         """The log of the run so far, else the output of the runner before the log exists."""
         yield from self._folder(run).log(self._open_log)

@@ -80,7 +80,6 @@ WORKFLOW = "verl-e2e.yml"
 ATTEST = "attest"
 # The step that runs the code under test, and the one before it that takes the change itself.
 RUN_STEP, CHECKOUT_STEP = "Run the job", "Check the exact commit out"
-_LOG_BYTES = 64 * 1024 * 1024
 _TITLES: Mapping[str, str] = {
     "startup_failure": "the workflow could not start",
     "stale": "GitHub marked the run as stale",
@@ -197,14 +196,13 @@ class GitHubActionsBackend:
                 self._asked.setdefault(found.id, self._clock.now())
                 self._workflows.cancel(run.repository, found.id)
 
-    def log(self, run: Run) -> Iterator[bytes]:
-        """GitHub's log of the job; empty until the job has ended."""
-        with self._refusals(Doing.LOOK):
-            found = self._found(run)
-            rows = self._workflows.jobs(run.repository, found.id) if found else ()
-            jobs = _of_order(rows, run) or rows
-            if jobs:
-                yield from self._workflows.log(run.repository, jobs[-1].id, limit=_LOG_BYTES)
+    def where(self, run: Run) -> str:  # noqa: ARG002  (the port's signature)
+        """Empty: GitHub's page of the run shows it."""
+        return ""
+
+    def log(self, run: Run) -> Iterator[bytes]:  # noqa: ARG002
+        """Nothing: GitHub shows the log of a job under way on its own page alone."""
+        return iter(())
 
     def artifacts(self, run: Run, into: Path) -> bool:
         """Unpack the run folder that the workflow uploaded into the new folder `into`; false when there is none."""

@@ -160,7 +160,7 @@ def download(github: GitHub, repository: str, path: str, file: Path, *, limit: i
 
     def attempt() -> None:
         with file.open("wb") as out:
-            for chunk in _chunks(github, repository, path, limit, cut=False):
+            for chunk in _chunks(github, repository, path, limit):
                 out.write(chunk)
 
     try:
@@ -169,23 +169,12 @@ def download(github: GitHub, repository: str, path: str, file: Path, *, limit: i
         raise as_forge_error(error, f"GET {path}") from error
 
 
-def stream(github: GitHub, repository: str, path: str, *, limit: int) -> Iterator[bytes]:
-    """The first `limit` bytes of what lies at a path of the API; tried once."""
-    try:
-        yield from _chunks(github, repository, path, limit, cut=True)
-    except (StatusError, requests.RequestException) as error:
-        raise as_forge_error(error, f"GET {path}") from error
-
-
-def _chunks(github: GitHub, repository: str, path: str, limit: int, *, cut: bool) -> Iterator[bytes]:
+def _chunks(github: GitHub, repository: str, path: str, limit: int) -> Iterator[bytes]:
     with closing(_opened(github, repository, path)) as response:
         left = limit
         for chunk in response.iter_content(_CHUNK):
             if len(chunk) > left:
-                if not cut:
-                    raise ForgeError(f"{path} is longer than {limit:,} bytes")
-                yield chunk[:left]
-                return
+                raise ForgeError(f"{path} is longer than {limit:,} bytes")
             left -= len(chunk)
             yield chunk
 
@@ -355,14 +344,6 @@ class GithubWorkflows:
             self._unpack(archive, into, limit=limit)
         finally:
             archive.unlink(missing_ok=True)
-
-    def log(self, repository: str, job_id: int, *, limit: int) -> Iterator[bytes]:
-        """A job's log, at most `limit` bytes; nothing when there is none."""
-        try:
-            yield from stream(self._github, repository, f"/repos/{repository}/actions/jobs/{job_id}/logs", limit=limit)
-        except RefusedError as error:
-            if not error.absent:
-                raise
 
 
 def _workflow(repository: str, workflow: str) -> str:

@@ -69,6 +69,16 @@ def line_of(run: Run) -> RunLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Glance:
+    """A look at a run under way, for pages."""
+
+    # How far it is, in a few words; empty where only its end is told.
+    where: str = ""
+    # The end of what it has printed, oldest first.
+    last_lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SlotUse:
     """How much of a pool is taken: runs, or GPUs."""
 

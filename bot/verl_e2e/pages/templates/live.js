@@ -1,14 +1,17 @@
 "use strict"
-// Every few seconds, while someone looks: the part of the page that changes is read again, and replaced if it differs.
-const EVERY_MS = 5000
-let shown = document.getElementById("live").innerHTML
-async function look() {
-  if (document.hidden || document.getElementById("live").contains(document.activeElement)) return
-  const answer = await fetch(location.href, {cache: "no-store"})
-  if (!answer.ok) return
-  const found = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("live")
-  if (!found || found.innerHTML === shown) return
-  shown = found.innerHTML
-  document.getElementById("live").replaceWith(found)
+// What changes on the page comes as events; without them it stays as it was read. It is not replaced under a reader who
+// is in it with the keyboard, nor while no one looks.
+const live = document.getElementById("live")
+let newest = null
+function show() {
+  if (newest === null || document.hidden || live.contains(document.activeElement)) return
+  const found = document.createElement("main")
+  found.innerHTML = newest
+  newest = null
+  if (found.innerHTML === live.innerHTML) return
+  const open = [...live.querySelectorAll("details")].map((one) => one.open)
+  live.replaceChildren(...found.childNodes)
+  live.querySelectorAll("details").forEach((one, at) => { one.open = open[at] || false })
 }
-setInterval(() => look().catch(() => {}), EVERY_MS)
+new EventSource(location.href).onmessage = (event) => { newest = event.data; show() }
+for (const name of ["visibilitychange", "focusout"]) document.addEventListener(name, () => setTimeout(show))
