@@ -88,7 +88,8 @@ def test_without_a_gpu_the_card_is_blocked_and_still_names_every_planned_level(t
     assert all("0-lora-ddp" in job.reason for job in card.not_run if not job.coverage.startswith("Level 0"))
     assert text[0] == PLANNING
     assert text[1].startswith("plan: levels 0, 1")
-    assert "Level 3, Megatron-FSDP: not required" in text[2]
+    assert text[2].startswith("Plan for ")
+    assert len(text[2].splitlines()) <= 25
     assert "Level 3, Megatron-FSDP: not required" in folders.files[tmp_path / "out"]["card.md"]
 
 

@@ -144,6 +144,8 @@ class CheckRequest:
     related: Allowed = AS_ASKED
     # Why this machine can run no job; empty where it can.
     unable: str = ""
+    # Whether nothing is said once the plan is made.
+    quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,10 @@ class CheckServices:
     blobs: Mapping[str, ChangeSource]
     planner: Planner | None = None
     baselines: Baselines | None = None
+
+
+def _say_nothing(sentence: str) -> None:
+    """What a check says in place of its progress, where none is wanted."""
 
 
 def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Card:
@@ -183,7 +189,9 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     shown = render_plan_text(planned)
     levels = ", ".join(str(int(level)) for level in planned.levels) or "none"
     say(f"plan: levels {levels}; {len(planned.jobs)} job(s), about {planned.gpu_minutes} GPU minutes")
-    say(shown)
+    if request.quiet:
+        say = _say_nothing
+    say(render_short_plan(planned, contract))
     verdicts: list[Verdict] = []
     not_run: list[NotRun] = []
     places = {"bridge": (services.blobs["bridge"], request.head), "verl": (services.blobs["verl"], request.verl_commit)}
@@ -199,7 +207,6 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
         if isinstance(job, str):
             uncoverable = bool(outline.uncoverable) and not contract
             not_run.append(NotRun(outline.id, coverage(outline.id, outline.variant.level), job, uncoverable))
-            say(f"{outline.id}: not run, {job}")
             continue
         say(f"{outline.id}: starting on {job.gpu_count} GPU(s), about {gpu_minutes(job)} GPU minutes")
         folder = request.out / "jobs" / job.id

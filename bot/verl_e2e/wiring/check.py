@@ -61,7 +61,7 @@ class LocalCheck:
     baseline_repeats: int = 1
     # `sys.platform` of this machine.
     system: str = "linux"
-    # Whether the runs print no progress.
+    # Whether nothing is said once the plan is made.
     quiet: bool = False
 
 
@@ -100,6 +100,7 @@ def check_here(
         parity=order.parity,
         notes=notes,
         unable=unable(order.system),
+        quiet=order.quiet,
         related=check_follow_ups(
             places,
             (base, head, verl_commit),

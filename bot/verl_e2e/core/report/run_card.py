@@ -171,11 +171,12 @@ def render_text(card: Card) -> str:
     return "\n".join(rows) + "\n"
 
 
-_MOST_ROWS, _WIDTH = 15, 100
+# With the rows that `check` prints before, 15.
+_MOST_ROWS, _WIDTH = 10, 100
 
 
 def render_unfit_host(card: Card, out: str) -> str:
-    """What to fix first where no job could begin on this machine, in 15 rows of 100 columns; empty for another card.
+    """What to fix first where no job could begin on this machine, in 10 rows of 100 columns; empty for another card.
 
     `out` is the folder that has the whole card.
     """
