@@ -110,6 +110,28 @@ def test_without_a_browser_the_path_is_enough(tmp_path: Path) -> None:
     assert "no browser was found" in done.stderr
 
 
+def test_the_folder_of_a_check_with_one_run_stands_for_that_run(tmp_path: Path) -> None:
+    shutil.copytree(FAILED, tmp_path / "out" / "jobs" / "0-lora-ddp")
+    assert call("logs", tmp_path / "out").stdout == call("logs", FAILED).stdout
+    assert call("watch", tmp_path / "out").returncode == 0
+    shutil.copytree(PASSED, tmp_path / "out" / "jobs" / "5-signal")
+    done = call("logs", tmp_path / "out")
+    assert (done.returncode, "it holds 2 runs; name one of them" in done.stderr) == (2, True)
+    assert done.stderr.strip().endswith(str(tmp_path / "out/jobs/0-lora-ddp"))
+
+
+def test_two_run_folders_are_told_apart_by_what_differs_and_by_nothing_else(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        shutil.copytree(FAILED, tmp_path / name)
+    job = tmp_path / "other" / "job.json"
+    job.write_text(job.read_text().replace('"steps": 1', '"steps": 3'))
+    done = call("diff", tmp_path / "one", tmp_path / "other")
+    assert (done.returncode, "job.steps: 1 -> 3" in done.stdout.splitlines()) == (0, True)
+    assert [row for row in done.stdout.splitlines() if not row.startswith(("job.steps: ", "verdict."))] == []
+    assert call("diff", FAILED, FAILED).stdout.startswith("They differ in nothing that is compared")
+    assert (call("diff", FAILED, tmp_path).returncode, call("diff", FAILED).returncode) == (2, 2)
+
+
 def test_a_run_folder_a_check_and_a_card_give_the_commands_that_repeat_them(tmp_path: Path) -> None:
     for name in ("0-lora-ddp", "5-signal"):
         shutil.copytree(FAILED if name == "0-lora-ddp" else PASSED, tmp_path / "jobs" / name)
@@ -128,7 +150,8 @@ def test_a_run_folder_a_check_and_a_card_give_the_commands_that_repeat_them(tmp_
         (("logs", "nowhere"), "nowhere: no log in it; give a run folder"),
         (("logs", "."), ".: no log in it"),
         (("watch", "."), "events.jsonl: not there; give a run folder"),
-        (("open", "."), "report.html: not there; `verl-e2e judge .` writes it"),
+        (("open", "."), "report.html: not there; give a run folder, into which `verl-e2e judge DIR` writes"),
+        (("open", "card.md"), "card.md: not a report; give a run folder"),
         (("reproduce", "."), "no job.json in it"),
         (("reproduce", "card.md"), "card.md: no command in it"),
     ],
@@ -160,7 +183,9 @@ def test_quiet_prints_no_progress_and_every_mistake(tmp_path: Path) -> None:
     assert loud.returncode == quiet.returncode == 4
     assert "preflight" in loud.stderr
     assert (quiet.stderr, bool(quiet.stdout)) == ("", True)
-    assert "nowhere" in call("--quiet", "judge", "nowhere").stderr
+    after = call("run", "--job", job, "--quiet", "--out", tmp_path / "after")
+    assert (after.returncode, after.stderr) == (4, "")
+    assert "nowhere" in call("judge", "nowhere", "--quiet").stderr
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -49,6 +49,7 @@ from verl_e2e.core.report.comparison_text import (
     report_json,
 )
 from verl_e2e.core.report.run_card import Card, NotRun, evidence_json, render_markdown, render_text
+from verl_e2e.core.report.run_text import differing_rows
 from verl_e2e.core.signal.report import (
     BaselineRun,
     SignalFigure,
@@ -159,6 +160,21 @@ def compare_folders(folders: RunFolders, run: Path, reference: Path) -> Report:
     return Report(
         f"{job.id} ({run.name}) compared with {other.id} ({reference.name})", found, job_differences(job, other)
     )
+
+
+def told_apart(folders: RunFolders, run: Path, other: Path) -> tuple[str, ...]:
+    """A row for each value by which the verdicts, jobs and environments of two run folders differ."""
+    return tuple(differing_rows(*(_described(folders, _one(folders, path)) for path in (run, other))))
+
+
+def _described(folders: RunFolders, folder: Path) -> dict[str, object]:
+    verdict, record = judge_run(folders, folder)[0], folders.record(folder)
+    kept = {"repositories", "python", "packages", "gpus", "driver", "container", "isolation", "kernel_caches"}
+    return {
+        "verdict": {"result": verdict.result, "stage": verdict.stage, "sentence": verdict.sentence},
+        "job": record.job.model_dump(mode="json") if record.job else {},
+        "environment": record.environment.model_dump(mode="json", include=kept) if record.environment else {},
+    }
 
 
 def _trained(folders: RunFolders, path: Path) -> tuple[Job, tuple[StepMetrics, ...], Bands | None]:

@@ -17,6 +17,7 @@ for verb in (
     judge.card,
     look.open_verb,
     look.reproduce_verb,
+    look.diff_verb,
     judge.parity_verb,
     judge.bands,
     judge.maps,

@@ -33,6 +33,7 @@ def judge_verb(folder: Path, bands: Path | None, *, as_json: bool) -> int:
     from verl_e2e.adapters.files.folders import run_folders
     from verl_e2e.app import judge_folder as judging
     from verl_e2e.app.judge_folder import card_of
+    from verl_e2e.core.report.run_card import result_of, sentence_of
 
     folders = run_folders(bands)
     verdicts = judging.judge_folders(folders, folder)
@@ -48,7 +49,8 @@ def judge_verb(folder: Path, bands: Path | None, *, as_json: bool) -> int:
                 where = f" [{item.file}{f':{item.line}' if item.line else ''}]" if item.file else ""
                 rows.append(f"  {item.state:<8} {item.criterion:<18} {item.summary}{where}")
         rows += [f"{job.job_id}: Skipped - {job.reason}" for job in shown.not_run]
-        click.echo(colored(with_addresses("\n".join(rows))))
+        nothing = f"{result_of(shown)} - {sentence_of(shown)}"
+        click.echo(colored(with_addresses("\n".join(rows) or nothing)))
     return exit_code(shown)
 
 
@@ -64,11 +66,8 @@ def judge_verb(folder: Path, bands: Path | None, *, as_json: bool) -> int:
 def triage_verb(logs: tuple[str, ...], *, explain: bool, as_json: bool | None) -> int:
     """Say where and why the run of each log ended. `-` reads standard input.
 
-    A log may be plain text, .gz, .xz or .zst. With --explain you can also give a run folder. On a terminal the answer
-    is text, otherwise one JSON line for each log. `pass` only means that the requested steps completed without an
-    unexplained error; it is not a verdict.
-
-    A log that cannot be read is reported on standard error. The other logs are still judged, and the exit code is 2.
+    A log may be plain text, .gz, .xz or .zst, or a run folder with --explain. `pass` is not a verdict: the requested
+    steps completed without an unexplained error. Where a log cannot be read, the exit code is 2 in the end.
 
     Example: verl-e2e triage --explain run1.log run2.log.zst
     """
@@ -132,8 +131,7 @@ _KEPT = click.option(
 def parity_verb(run: Path, reference: Path, form: str, bands: Path | None, *, as_json: bool) -> int:
     """Compare two runs of the same training step by step, with a tolerance and a verdict for each metric.
 
-    The runs should be equal, or differ only in their parallel sizes. Any other difference is reported. This command
-    does not judge a level; `judge` does, with the runs that `check --parity` makes.
+    The runs should be equal, or differ only in their parallel sizes. Any other difference is reported.
 
     Example: verl-e2e parity out/jobs/2-dense out/jobs/2-dense/related/unsharded
     """
@@ -226,7 +224,7 @@ def signal(
     """Say whether a run learned: passed, flat, unstable, or not enough steps. It never says "converged".
 
     RUN and the baselines are run folders or bare logs. Without --baseline, the merge base runs that the folder
-    names are used. This command does not judge a level; `judge` does.
+    names are used.
 
     Example: verl-e2e signal out/jobs/5-signal --baseline base/jobs/5-signal --plots plots
     """
@@ -264,9 +262,6 @@ def signal(
 @JSON_OPTION
 def flaky(repository: str, data: str, database: str, *, as_json: bool) -> int:
     """List the causes that come and go in a repository, from the database of the service.
-
-    A cause is listed when another attempt of the same job on the same head passed, or when several pull requests or a
-    merge base had the same failure. Each has what an entry under `quarantine` of the policy file needs.
 
     Example: verl-e2e flaky NVIDIA-NeMo/Megatron-Bridge --json
     """

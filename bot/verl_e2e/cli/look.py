@@ -1,4 +1,4 @@
-"""The verbs that show what a run folder holds: logs, watch, open, reproduce."""
+"""The verbs that show what a run folder holds: logs, watch, open, reproduce, diff."""
 
 import time
 import webbrowser
@@ -12,10 +12,18 @@ from verl_e2e.core.model.errors import UserError
 _EVERY_S, _SILENCE_S = 1.0, 120.0
 
 
+def _run_in(place: Path) -> Path:
+    """The run folder that is meant: the only one of the folder of a `check`, else the place as it was given."""
+    runs = [path for path in place.glob("jobs/*") if path.is_dir()]
+    if len(runs) > 1:
+        raise UserError(f"{place}: it holds {len(runs)} runs; name one of them, such as {min(runs)}")
+    return runs[0] if runs else place
+
+
 def _log_of(run: Path) -> Path:
     from verl_e2e.adapters.files.run_folder import find_log
 
-    log = run if run.is_file() else find_log(run)
+    log = run if run.is_file() else find_log(_run_in(run))
     if log is None:
         raise UserError(f"{run}: no log in it; give a run folder, or the log itself")
     return log
@@ -61,7 +69,7 @@ def watch_verb(run: Path) -> int:
     from verl_e2e.core.model.record import EVENTS_FILE, Event
     from verl_e2e.core.report.run_text import event_row
 
-    file = run / EVENTS_FILE
+    file = run if run.name == EVENTS_FILE else _run_in(run) / EVENTS_FILE
     if not file.is_file():
         raise UserError(f"{file}: not there; give a run folder, such as jobs/0-lora-ddp below --out of `check`")
     rest, heard = b"", time.monotonic()
@@ -77,7 +85,7 @@ def watch_verb(run: Path) -> int:
                 if row := event_row(event):
                     click.echo(row)
                 if event.kind == "ended":
-                    click.echo(f"`verl-e2e judge {run}` judges it, and `verl-e2e open {run}` shows its report.")
+                    click.echo(f"`verl-e2e judge {file.parent}` judges it, and `verl-e2e open {file.parent}` shows it.")
                     return 0
             if piece:
                 heard = time.monotonic()
@@ -96,9 +104,10 @@ def open_verb(folder: Path) -> int:
     """
     from verl_e2e.pages.report import REPORT_FILE
 
-    report = (folder / REPORT_FILE if folder.is_dir() else folder).absolute()
-    if not report.is_file():
-        raise UserError(f"{report}: not there; `verl-e2e judge {folder}` writes it into a run folder")
+    report = (_run_in(folder) / REPORT_FILE if folder.is_dir() else folder).absolute()
+    if not report.is_file() or report.suffix != ".html":
+        found = "not a report" if report.is_file() else "not there"
+        raise UserError(f"{report}: {found}; give a run folder, into which `verl-e2e judge DIR` writes {REPORT_FILE}")
     click.echo(str(report))
     if not webbrowser.open(report.as_uri()):
         click.echo("no browser was found on this machine; copy the file to one that has a browser", err=True)
@@ -135,4 +144,20 @@ def reproduce_verb(place: Path) -> int:
             raise UserError(f"{folder}: it is of a rehearsal; `verl-e2e rehearse --base {job.base}` repeats it")
         command = command_row(run_folders().record(folder), started=True)
         click.echo("\n".join(repeating_commands(job, str((folder / JOB_FILE).absolute()), command)))
+    return 0
+
+
+@click.command("diff")
+@click.argument("run", type=FOLDER, metavar="DIR")
+@click.argument("other", type=FOLDER, metavar="DIR")
+def diff_verb(run: Path, other: Path) -> int:
+    """Print by what two run folders differ: verdict, job, commits, packages, GPUs. `parity` compares their metrics.
+
+    Example: verl-e2e diff first/jobs/2-dense second/jobs/2-dense
+    """
+    from verl_e2e.adapters.files.folders import run_folders
+    from verl_e2e.app.judge_folder import told_apart
+
+    rows = told_apart(run_folders(), run, other)
+    click.echo("\n".join(rows) or "They differ in nothing that is compared: verdict, job, commits, packages, GPUs.")
     return 0
