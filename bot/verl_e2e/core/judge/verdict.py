@@ -9,7 +9,13 @@ from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import ACTOR
 from verl_e2e.core.judge.criteria.invariants import CriterionFinding
-from verl_e2e.core.judge.criteria.metrics import agreement_note, case_figure, reports, signal_limitations
+from verl_e2e.core.judge.criteria.metrics import (
+    agreement_note,
+    case_figure,
+    reports,
+    samples_note,
+    signal_limitations,
+)
 from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Criterion, criteria_of, state_limitations
 from verl_e2e.core.judge.criteria.transfer import without_needless_warnings
 from verl_e2e.core.judge.decide import blocking, decide, decide_run
@@ -131,6 +137,7 @@ def _of_run(case: Case, found: tuple[CriterionFinding, ...]) -> Iterator[str]:
     findings = environment.findings if environment else ()
     yield from (_with_full_stop(item.summary) for item in findings if not item.ok and not item.blocking)
     yield agreement_note(case)
+    yield samples_note(case)
     learns = job.level is Level.LEARNING_SIGNAL
     if not learns and (constant := constant_reward(case.facts)):
         yield _with_full_stop(f"The reward never moves: {constant[2]}")

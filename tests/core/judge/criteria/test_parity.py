@@ -98,6 +98,16 @@ def test_a_first_step_that_decides_is_shown_with_both_values_and_what_is_allowed
     assert verdict.result is Result.FAIL
 
 
+def test_parity_with_other_samples_is_a_limitation_of_the_card_and_with_the_same_is_none() -> None:
+    other = line(3, rollout_corr__rollout_log_ppl=7.37)
+    case = dense(line(1), line(2), other, related=(REFERENCE,))
+    assert unsharded_parity(case).state is State.MET
+    said = "Parity: the samples of the run and of its reference run differ at 1 of 3 steps: only the wide tolerances"
+    assert [text for text in judge_case(case).limitations if text.startswith(said)]
+    same = judge_case(dense(line(1), line(2), line(3), related=(REFERENCE,)))
+    assert not [text for text in same.limitations if text.startswith("Parity: the samples")]
+
+
 def test_a_parity_job_without_a_reference_is_missing_its_evidence() -> None:
     assert unsharded_parity(parity_job(line(1))).state is State.MISSING
 

@@ -41,6 +41,7 @@ from verl_e2e.core.signal.report import (
     signal_figure,
     signal_report,
 )
+from verl_e2e.core.text.escape import count_of
 from verl_e2e.core.triage.silent import AGREEMENT, AGREEMENT_FAIL_BELOW, is_correlation, lost_weights_text
 
 AGREEMENT_NOTE_BELOW = 0.999
@@ -171,6 +172,19 @@ def unsharded_parity(case: Case) -> Evidence:
 def _parity_of(case: Case, reference: RelatedRun) -> RunComparison:
     tolerances = tolerances_of(case.record.bands, case.job, reference.steps)
     return compare_steps(case.train_steps(), reference.steps, tolerances, equal_start=begins_equal(case.job))
+
+
+def samples_note(case: Case) -> str:
+    """The limitation of a parity that holds although its two runs drew other samples at a step; else empty."""
+    reference = _reference(case, Role.UNSHARDED)
+    if reference is None or unsharded_parity(case).state is not State.MET:
+        return ""
+    found = _parity_of(case, reference)
+    if len(found.same_samples) == len(found.steps):
+        return ""
+    at = f"at {len(found.steps) - len(found.same_samples)} of {count_of(len(found.steps), 'step')}"
+    wide = "only the wide tolerances apply there, so a smaller fault does not show"
+    return f"Parity: the samples of the run and of its reference run differ {at}: {wide}."
 
 
 def resumed_step(case: Case) -> Evidence:
