@@ -74,7 +74,6 @@ RULES: tuple[TriageRule, ...] = (
             "`df -h` and `df -i` for every path of the job: HF_HOME, HF_HUB_CACHE, MODEL_PATH, TMPDIR, RAY_TMPDIR, and "
             "the checkpoint folder; a quota shows only in `quota -s`.",
             "HF_HUB_CACHE outranks HF_HOME: set both, or a download still goes to the full disk.",
-            "Snapshot the model once on a disk with room and pass MODEL_PATH, so that nothing is downloaded.",
             "If the checkpoint disk is full, remove old global_step folders; SAVE_FREQ=-1 shows whether construction "
             "or saving fails.",
         ),
@@ -106,7 +105,6 @@ RULES: tuple[TriageRule, ...] = (
             "lost its server, 116 a file that another host replaced.",
             "`stat` the path in the container that ran the job, as the user that ran it: a mount of the host may be "
             "missing or read-only there.",
-            "Rerun with the checkpoints on a local disk; if it passes there, only the file system is at fault.",
         ),
         example="Loading from the folder 100% (31/31) Qwen2Bridge\n"
         '  File "verl/utils/checkpoint/megatron_checkpoint_manager.py", line 1173, in save_checkpoint\n'
@@ -222,8 +220,6 @@ RULES: tuple[TriageRule, ...] = (
         cause="Bridge or Megatron-LM imports what the other, or it itself, does not have",
         fix="Correct the import, or restore what it names; if the merge base fails too, its submodule does not fit.",
         steps=(
-            "The innermost frame is the file that imports, the message names what is missing: both are in the trees "
-            "under test, so no package of the host is at fault.",
             "A name that the change moved or removed: search both trees for other users of it.",
             "If the change moves the Megatron-LM submodule, the name may be gone there: compare both commits.",
         ),
@@ -296,8 +292,6 @@ RULES: tuple[TriageRule, ...] = (
             "must be the checkout's.",
             "`cannot import name` means that a version does not fit: compare the package with the pins of Bridge and "
             "verl.",
-            "A module that the change itself moved or removed is found at Level 0's contract check, before any "
-            "GPU is used.",
         ),
         example='  File "verl/workers/fsdp_workers.py", line 207, in _build_model_optimizer\n'
         "ImportError: cannot import name 'LlamaFroCausalLM' from "
@@ -382,8 +376,6 @@ RULES: tuple[TriageRule, ...] = (
         cause="a file of the model is damaged, incomplete or missing",
         fix="Download the snapshot again and compare its checksums; Git LFS pointers are 130 bytes long.",
         steps=(
-            "Compare the sizes of the files with those on the hub: a file that is too short was cut, one of about 130 "
-            "bytes is a Git LFS pointer.",
             "Every file that model.safetensors.index.json names must be there.",
             "Open each file once with `safetensors.safe_open(path, 'pt')` outside of the run.",
             "This is not about a checkpoint that the run wrote itself: that is a fault of saving.",
@@ -553,8 +545,6 @@ RULES: tuple[TriageRule, ...] = (
             "Print provider.tensor_model_parallel_size and the like next to mpu.get_tensor_model_parallel_world_size() "
             "on every rank; verl sets the provider's sizes before finalize(), a provider that overwrites them is the "
             "fault.",
-            "If the sizes are equal, compare the mapping of the named parameter (column, row, QKV, gated) with the "
-            "layer's shard.",
             "Rerun with all sizes 1: if it passes, only the sharded case is at fault.",
         ),
         example='  File "megatron/bridge/models/conversion/auto_bridge.py", line 700, in load_hf_weights\n'
@@ -570,7 +560,6 @@ RULES: tuple[TriageRule, ...] = (
         cause="the export did not regenerate every key of the source checkpoint",
         fix="List the keys named, and give each a mapping in the direction Megatron to Hugging Face.",
         steps=(
-            "Compare the keys of model.safetensors.index.json with the names that the export yields.",
             "Keys of tied embeddings, buffers (rotary inv_freq) and quantization scales are the usual ones: mark them "
             "as ignored in the family's bridge, or regenerate them.",
             "Under PP and EP a key may be lost on one rank only: rerun the export with all sizes 1.",
@@ -648,8 +637,6 @@ RULES: tuple[TriageRule, ...] = (
             "A key or shape that differs: compare the sharded state dict of save and load (parallel sizes, LoRA "
             "on or off, optimizer layout).",
             "A file that is cut or missing: look for an error of the save above, and for a disk that was full.",
-            "Rerun with RESUME_MODE=disable: if it passes, only loading is at fault; load the merge base's "
-            "checkpoint to see whether save or load fails.",
         ),
         example='  File "verl/trainer/ppo/ray_trainer.py", line 1123, in fit\n'
         '  File "torchdata/stateful_dataloader/stateful_dataloader.py", line 1477, in _restore_main_state\n'
@@ -684,7 +671,6 @@ RULES: tuple[TriageRule, ...] = (
         steps=(
             "The last frame that says `<module>` is the module that raised; the package of that frame has the "
             "wrong version or is broken.",
-            "Import it alone in the image; then compare its version with the one that the checkout pins.",
         ),
         example='  File "<string>", line 1, in <module>\n'
         '  File "megatron/bridge/__init__.py", line 21, in <module>\n'
@@ -748,8 +734,6 @@ RULES: tuple[TriageRule, ...] = (
             "with the model's config.json.",
             "A device-side assert or an illegal address: rerun with CUDA_LAUNCH_BLOCKING=1, for the frame of an "
             "asynchronous error is not the one that failed.",
-            "Rerun the merge base with the same job: the change did not cause an error that is there too. Then run "
-            "Level 0 with LoRA off, to see whether the adapter or the base model fails.",
         ),
         example='  File "verl/workers/megatron_workers.py", line 450, in compute_log_prob\n'
         "KeyError: 'key \"old_log_probs\" not found in TensorDict'",
@@ -917,8 +901,6 @@ RULES: tuple[TriageRule, ...] = (
             "release of the model), or the mapping has another name.",
             "A shape that differs: compare the layer's shard under TP, PP and EP with the mapping (column, row, "
             "QKV, gated), then rerun with all sizes 1.",
-            "`Keys not found` with a file that is too short or not there is a fault of the snapshot: compare the "
-            "sizes with those on the hub.",
         ),
         example='  File "megatron/bridge/models/model_provider.py", line 666, in get_model\n'
         '  File "megatron/bridge/models/hf_pretrained/state.py", line 643, in load_tensors\n'
@@ -954,8 +936,6 @@ RULES: tuple[TriageRule, ...] = (
             "Compare the provider's parallel sizes and number of layers with the job's TP, PP, VPP, CP and EP.",
             "Build the model alone: AutoBridge.from_hf_pretrained(path).to_megatron_provider(), finalize() and "
             "provide(), with the job's sizes.",
-            "Rerun the merge base: the change did not cause an error that is there too; a newer Megatron-LM shows in "
-            "both.",
         ),
         example='  File "megatron/bridge/models/model_provider.py", line 747, in _create_model\n'
         '  File "megatron/core/transformer/transformer_block.py", line 156, in get_num_layers_to_build\n'
@@ -1037,8 +1017,6 @@ RULES: tuple[TriageRule, ...] = (
         steps=(
             "The frames end in the trainer itself: read the metrics of the last step and the first error of a "
             "worker above.",
-            "Rerun the merge base with the same job and the same verl commit; the same error there belongs to "
-            "verl or to the job.",
         ),
         example="ray_trainer without a milestone\n"
         '  File "verl/trainer/ppo/ray_trainer.py", line 1150, in fit\n'
@@ -1056,8 +1034,6 @@ RULES: tuple[TriageRule, ...] = (
         steps=(
             "No frame of Bridge or Megatron-LM is left in the traceback: look for the first error of another "
             "worker, and for lines that Ray folded.",
-            "Rerun the merge base with the same job; build the model with Bridge alone to see whether verl's engine "
-            "or the provider fails.",
         ),
         example='  File "verl/workers/engine_workers.py", line 643, in init_model\n'
         "NotImplementedError: Cannot copy out of meta tensor; no data!",
@@ -1136,7 +1112,6 @@ RULES: tuple[TriageRule, ...] = (
         fix="Compare the two lines; correct the variable, the override or the script, and run again.",
         steps=(
             "A variable counts only when the wrapper at that commit reads it; a later override of the same key wins.",
-            "Steps, adapters, ranks, checkpoints and the printed configuration are each compared with the request.",
         ),
         example="+ LORA_RANK=4\nEnabling LORA with rank=8, alpha=8, dropout=0.0\n"
         "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5\n"
@@ -1150,12 +1125,7 @@ RULES: tuple[TriageRule, ...] = (
         stage=Stage.PEFT,
         cause="LoRA was requested but matched no module",
         fix="Check lora.target_modules against the module names of this family.",
-        steps=(
-            "List the module names of the built model (linear_qkv, linear_proj, linear_fc1, linear_fc2; a family may "
-            "fuse or rename them) and compare with lora.target_modules; Bridge's names, not those of Hugging Face.",
-            "Look for `No modules matched the requested target_modules entries` and for `Adapter parameters` above.",
-            "Canonical LoRA takes the unfused names (linear_q, linear_k, linear_v, linear_fc1_up, linear_fc1_gate).",
-        ),
+        steps=("Go through the steps of [adapter-path](#adapter-path).",),
         example="Enabling LORA with rank=4, alpha=4, dropout=0.0\nPEFT Adapter Information\n"
         "Total parameters:     17,940,992\nAdapter parameters:   0\n",
         source="Megatron-Bridge, src/megatron/bridge/peft; our Level 0 with a matcher that matches nothing",
