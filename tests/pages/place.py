@@ -270,12 +270,17 @@ def _checkout(root: Path) -> Path:
     git(copy, "init", "--quiet")
     git(copy, "add", "--all")
     git(copy, "commit", "--quiet", "--message=copy")
-    (copy / ".venv").mkdir()
-    for name in ("bin", "lib", "pyvenv.cfg"):
-        (copy / ".venv" / name).symlink_to(Path(sys.prefix) / name)
-    for stamp in (".run", ".dev", ".all"):
-        (copy / ".venv" / stamp).touch()
+    set_up(copy)
     return copy
+
+
+def set_up(checkout: Path) -> None:
+    """The environment of the tests in the place of the one that make would build in a checkout."""
+    (checkout / ".venv").mkdir()
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (checkout / ".venv" / name).symlink_to(Path(sys.prefix) / name)
+    for stamp in (".run", ".dev", ".all"):
+        (checkout / ".venv" / stamp).touch()
 
 
 def _identity(root: Path) -> Path:

@@ -5,6 +5,7 @@ WORDS. A command that fails, and is in no table, fails here: that is how a new o
 """
 
 import ast
+import os
 import re
 import shlex
 import subprocess
@@ -15,9 +16,11 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.pages.collecting import Shown, pull_request_commands, shell_commands
-from tests.pages.place import Place, place
+from tests.pages.place import Place, place, set_up
+from tests.runners.world import git
 from verl_e2e.cli import cli
 from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse_commands
 
@@ -29,20 +32,17 @@ WORDS = (
     (r"^verl-e2e check (--baseline-repeats) N$", r"verl-e2e check --repo DIR --base SHA --verl DIR --out DIR \1 2"),
     (r"^verl-e2e run (--baseline COMMIT)$", r"verl-e2e run --job JOB.json --out DIR \1"),
     (r"(?<=maps add )(RUN\.\.\.|out/jobs/0-lora-ddp)", "recorded/jobs/0-lora-ddp"),
-    (r"(?<=--maps )FILE", "{FRESH}"),
     (r"PATH\[:SYMBOL\]\.\.\.", "src/megatron/bridge/peft/lora.py:LoRA.transform"),
     (r"\[OWNER/REPO\]\.\.\.|OWNER/REPO(?=$| )|NVIDIA-NeMo/Megatron-Bridge(?=$| )", "octo/bridge"),
     (r"PULL-REQUEST|\bPULL\b|https://github\.com/\S+/pull/\w+", "{PULL}"),
     (r"(?<=--repo )DIR", "Megatron-Bridge"),
     (r"(?<=--verl )(DIR|VERL)", "verl"),
-    (r"(?<=--megatron-lm )DIR", "Megatron-LM"),
     (r"(?<=judge )DIR|(?<=card )DIR", "out/jobs/0-lora-ddp"),
-    (r"(?<=signal )RUN(?=$|\n| )", "out/jobs/5-signal"),
-    (r"(?<=watch )RUN$|(?<=logs )RUN$", "out/jobs/5-signal"),
+    (r"(?<=watch )RUN|(?<=logs )RUN", "out/jobs/5-signal"),
+    (r"diff DIR DIR", "diff first/jobs/2-dense second/jobs/2-dense"),
     # `judge` writes the report.
     (r"verl-e2e open DIR", "verl-e2e judge out/jobs/5-signal && BROWSER=true verl-e2e open out/jobs/5-signal"),
     (r"(?<=reproduce )CARD\\?\|DIR", "out/jobs/0-lora-ddp"),
-    (r"--why LEVEL\|PATH", "--why 0"),
     (r"parity RUN REFERENCE", "parity first/jobs/2-dense second/jobs/2-dense"),
     (r"(?<=--out )(DIR|out|results)\b", "{FRESH}"),
     (r"(?<=--base )(SHA|REV)", "origin/main"),
@@ -52,12 +52,9 @@ WORDS = (
     (r"(?<=--junit )FILE", "junit.xml"),
     (r"(?<=--policy )FILE|(?<=policy check )FILE", "verl-e2e.yml"),
     (r"(?<=--history )N\b", "1"),
-    (r"(?<=--branch )NAME", "main"),
     (r"(?<=--baseline )COMMIT", "origin/main"),
     (r"JOB\.json", "job.json"),
-    (r"LABELS\.json", "labels.json"),
     (r"(?m)LOG(\.\.\.)?(?=$| )", "train.log"),
-    (r"(?<=action )EVENT", "event"),
     (r"> bot/verl_e2e/policy/verl-imports\.json", "> {FRESH}"),
     # `...` stands for the arguments of a check, and for the settings of the service.
     (r"check \.\.\. ", "check --repo Megatron-Bridge --base origin/main --verl verl --out {FRESH} "),
@@ -106,6 +103,8 @@ ENDS_WITH = (
 # These need no argument, so they are typed wherever they stand.
 COMPLETE = frozenset({"verl-e2e demo", "verl-e2e policy schema", "verl-e2e serve --check", "verl-e2e --help"})
 
+TUTORIAL = "docs/tutorial.md"
+
 _FRESH = count()
 
 
@@ -145,6 +144,9 @@ def _unique() -> list[Shown]:
     """Each text once, at its first place."""
     found: dict[str, Shown] = {}
     for shown in shell_commands():
+        if shown.place.startswith(TUTORIAL) and shown.block:
+            # Typed as a whole.
+            continue
         text = shown.text if shown.text.startswith(("verl-e2e", "/")) or shown.block else _whole(shown.text)
         found.setdefault(text, Shown(shown.place, text, shown.block))
     return list(found.values())
@@ -193,6 +195,39 @@ def test_a_command_of_a_page_does_its_work(shown: Shown, here: Place) -> None:
         done = here.type(_guarded(lines), cwd)
         here.typed.add((cwd, text))
         assert done.returncode == 0, f"{shown.place}: {script}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def test_the_tutorial_works_as_it_stands_in_a_fresh_clone(here: Place, tmp_path: Path) -> None:
+    """In one shell in which `verl-e2e` is no command before the tutorial makes it one."""
+    blocks = [shown.text for shown in shell_commands() if shown.place.startswith(TUTORIAL) and shown.block]
+    assert len(blocks) > 6
+    git(tmp_path, "clone", "--quiet", str(here.checkout), "fresh")
+    set_up(tmp_path / "fresh")
+    # The pull request of the stand-in is the only word that is not the page's.
+    text = "\n".join(blocks).replace("https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/5232", here.words["PULL"])
+    bare = {**here.environment, "PATH": os.defpath, "HOME": str(tmp_path)}
+    assert subprocess.run(("bash", "-c", "command -v verl-e2e"), env=bare, check=False).returncode != 0
+    done = subprocess.run(
+        ("bash", "-euo", "pipefail", "-c", text),
+        cwd=tmp_path / "fresh",
+        env=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_S,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    order = (
+        "Plan for ",
+        "0-lora-ddp: Pass - ",
+        "0-lora-ddp: Blocked - ",
+        "exit code 4",
+        "fail in peft",
+        "job.bridge",
+    )
+    places = [done.stdout.index(words) for words in order]
+    assert places == sorted(places)
 
 
 def _guarded(lines: list[str]) -> str:
