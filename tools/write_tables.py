@@ -1,8 +1,15 @@
-"""Write what is derived from the tables of the core: bench/grep.txt and parts of pages in docs."""
+"""Write what is derived from the tables of the code: bench/grep.txt and parts of pages in docs."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import click
+
+from verl_e2e.cli import cli
+from verl_e2e.config.environment import variables
+from verl_e2e.config.settings import Settings
 from verl_e2e.core.log.literals import LITERALS
 from verl_e2e.core.model.access import DEFAULT_GRANTS, Capability
 from verl_e2e.core.model.settings import Axis, Takes
@@ -62,6 +69,7 @@ def runbook(rules: Sequence[TriageRule]) -> str:
         stage = f"; `{rule.stage}`" if rule.stage is not None else ""
         undecided = f" {_UNDECIDED}" if rule.undecided else ""
         steps = "".join(f"{number}. {step}\n" for number, step in enumerate(rule.steps, 1))
+        steps = f"{rule.steps[0]}\n" if len(rule.steps) == 1 else steps
         sections.append(
             f"### {rule.id}\n\n"
             f"{rule.cause[0].upper()}{rule.cause[1:]}. {_FAULTS[rule.fault]}{stage}.{undecided}\n\n"
@@ -97,11 +105,12 @@ def implications_table() -> str:
 
 def exclusions_table() -> str:
     """What is not put into one job."""
-    rows = []
+    rows: dict[tuple[str, str], list[str]] = {}
     for exclusion in EXCLUSIONS:
-        together = " with ".join(map(str, exclusion.traits))
-        rows.append((together, _KINDS[exclusion.kind], exclusion.reason))
-    return _table(("settings", "they are", "reason"), rows)
+        rows.setdefault((_KINDS[exclusion.kind], exclusion.reason), []).append(
+            " with ".join(map(str, exclusion.traits))
+        )
+    return _table(("settings", "they are", "reason"), (("; ".join(found), *why) for why, found in rows.items()))
 
 
 def masks_table() -> str:
@@ -140,6 +149,74 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join((lines[0], f"|{'---|' * len(head)}\n", *lines[1:]))
 
 
+def settings_table() -> str:
+    """Each variable of the service with its default and meaning, the required ones first."""
+    rows = []
+    for name, setting in sorted(variables(Settings).items(), key=lambda item: not item[1].is_required()):
+        shown = setting.json_schema_extra
+        rows.append((f"`{name}`", str(shown["shown"] if isinstance(shown, dict) else ""), setting.description or ""))
+    return _table(("variable", "default", "meaning"), rows)
+
+
+def verbs(command: click.Command = cli, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every verb by its whole name, as `bands add`, in the order of `--help`."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    for below, found in command.commands.items():
+        yield from verbs(found, f"{name} {below}".strip())
+
+
+def cli_reference() -> str:
+    """Every verb with its arguments, its help and its options; an option that several verbs have is described once."""
+    known = dict(verbs())
+    counted = Counter(row for verb in known.values() for row in _options(verb))
+    # Of two texts for one name, that of more verbs.
+    first = dict(sorted(counted, key=lambda row: counted[row]))
+    shared = {name: text for name, text in first.items() if counted[name, text] > 1}
+    blocks = [f"## Options of all verbs\n\n{_option_list(_options(cli))}"]
+    blocks += [f"## Options of several verbs\n\n{_option_list(sorted(shared.items()))}"]
+    for name, verb in known.items():
+        rows = dict(_options(verb))
+        own = _option_list(item for item in rows.items() if item not in shared.items())
+        also = ", ".join(re.sub(r" .*", "`", name) for name, text in rows.items() if shared.get(name) == text)
+        parts = (f"## {name}", *_arguments(verb), *_paragraphs(verb), own, f"Also {also}." if also else "")
+        blocks.append("\n\n".join(filter(None, parts)))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _arguments(verb: click.Command) -> Iterator[str]:
+    """What is given without the name of an option, in the form of `--help`."""
+    context = click.Context(verb)
+    words = [
+        word for item in verb.params if isinstance(item, click.Argument) for word in item.get_usage_pieces(context)
+    ]
+    if words:
+        yield f"Arguments: `{' '.join(words)}`."
+
+
+def _paragraphs(verb: click.Command) -> Iterator[str]:
+    """The help text, with its examples as code."""
+    for paragraph in re.split(r"\n\s*\n", verb.help or ""):
+        text = " ".join(paragraph.split())
+        example = text.removeprefix("Example: ")
+        yield f"    {example}" if example != text else text
+
+
+def _options(verb: click.Command) -> list[tuple[str, str]]:
+    """Each option with its value, and what it does."""
+    rows = []
+    for item in verb.params:
+        if isinstance(item, click.Option) and not item.hidden:
+            name, text = item.get_help_record(click.Context(verb)) or ("", "")
+            rows.append((f"`{name}`", " ".join(text.split())))
+    return rows
+
+
+def _option_list(rows: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"- {name}: {text}" for name, text in rows)
+
+
 def between(text: str, name: str, new: str) -> str:
     """`text` with what stands between the two marks replaced."""
     begin, end = BEGIN.format(name), END.format(name)
@@ -147,18 +224,30 @@ def between(text: str, name: str, new: str) -> str:
     return head + begin + new + end + rest.split(end)[1]
 
 
+# By page of docs, each part of it that is derived, by the name in its marks.
+PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "cli.md": {"cli": cli_reference},
+    "commands.md": {"capabilities": render_capabilities, "commands": render_reference},
+    "settings.md": {"settings": settings_table},
+    "space.md": {
+        "axes": axes_table,
+        "needs": implications_table,
+        "exclusions": exclusions_table,
+        "masks": masks_table,
+    },
+    "triage.md": {"noise": noise_table, "runbook": lambda: runbook(RULES)},
+}
+
+
 def main() -> None:
     """Rewrite the files in place."""
     (ROOT / "bench" / "grep.txt").write_text(grep_patterns())
-    docs = ROOT / "docs" / "triage.md"
-    text = between(docs.read_text(), "noise", noise_table())
-    docs.write_text(between(text, "runbook", runbook(RULES)))
-    docs = ROOT / "docs" / "commands.md"
-    text = between(docs.read_text(), "capabilities", render_capabilities())
-    docs.write_text(between(text, "commands", render_reference()))
-    docs = ROOT / "docs" / "space.md"
-    text = between(between(docs.read_text(), "axes", axes_table()), "needs", implications_table())
-    docs.write_text(between(between(text, "exclusions", exclusions_table()), "masks", masks_table()))
+    for page, parts in PARTS.items():
+        file = ROOT / "docs" / page
+        text = file.read_text()
+        for name, render in parts.items():
+            text = between(text, name, render())
+        file.write_text(text)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,7 @@ import yaml
 
 from tests.fakes.places import ROOT
 from tests.fakes.shown_pull import PASSED, shown_card
-from tools.write_tables import (
-    axes_table,
-    exclusions_table,
-    implications_table,
-    masks_table,
-    render_capabilities,
-    render_reference,
-)
+from tools.write_tables import PARTS, verbs
 from verl_e2e.adapters.github.session import ORGANISATION, PERMISSIONS
 from verl_e2e.app.on_event import LABEL
 from verl_e2e.cli import cli
@@ -50,17 +43,17 @@ def _between(text: str, name: str) -> str:
     return text.split(f"<!-- begin {name} -->\n")[1].split(f"<!-- end {name} -->\n")[0]
 
 
-def test_the_commands_page_is_what_the_table_renders() -> None:
-    text = _text("commands.md")
-    assert _between(text, "commands") == render_reference(), "run `python tools/write_tables.py`"
-    assert _between(text, "capabilities") == render_capabilities(), "run `python tools/write_tables.py`"
+@pytest.mark.parametrize(("page", "name"), [(page, name) for page, parts in PARTS.items() for name in parts])
+def test_what_is_derived_from_the_code_is_what_the_code_says(page: str, name: str) -> None:
+    assert _between(_text(page), name) == PARTS[page][name](), "run `python tools/write_tables.py`"
 
 
-def test_the_page_of_settings_is_what_the_tables_render() -> None:
-    text = _text("space.md")
-    tables = {"axes": axes_table, "needs": implications_table, "exclusions": exclusions_table, "masks": masks_table}
-    for name, render in tables.items():
-        assert _between(text, name) == render(), "run `python tools/write_tables.py`"
+def test_the_reference_of_the_command_line_has_every_verb_and_every_option() -> None:
+    sections = dict(re.findall(r"(?ms)^## ([a-z ]+)$\n(.*?)(?=^## |^<!-- end)", _text("cli.md")))
+    for name, verb in verbs():
+        options = [item for item in verb.params if isinstance(item, click.Option) and not item.hidden]
+        missing = [item.opts[0] for item in options if item.opts[0] not in sections[name]]
+        assert missing == [], name
 
 
 def test_the_map_of_the_code_names_what_exists() -> None:
@@ -240,28 +233,6 @@ def test_the_filters_of_the_egress_page_end_with_a_refusal(name: str) -> None:
     rules = [line.strip() for line in _between(_text("egress.md"), name).splitlines()]
     assert next(line for line in reversed(rules) if line not in {"}", "```", ""}).endswith("drop")
     assert sum(line.count("{") - line.count("}") for line in rules) == 0
-
-
-def _verbs(command: click.Command, name: str = "") -> dict[str, click.Command]:
-    """Every verb by its whole name, groups left out."""
-    if not isinstance(command, click.Group):
-        return {name: command}
-    return {
-        full: verb
-        for below, found in command.commands.items()
-        for full, verb in _verbs(found, f"{name} {below}".strip()).items()
-    }
-
-
-def test_the_readme_says_which_verbs_take_json() -> None:
-    without = {name for name, verb in _verbs(cli).items() if not any("--json" in param.opts for param in verb.params)}
-    assert without == {
-        *("action", "bands add", "bands pair", "init", "logs", "maps add", "open", "reproduce", "serve", "watch"),
-        *("policy schema", "policy imports"),
-    }
-    (sentence,) = re.findall(r"Each takes `--help`, and `--json` [^.]*\.", (ROOT / "README.md").read_text())
-    message = set(re.findall(r"`([a-z ]+)`", sentence)) - {"policy"}
-    assert message == {name.removeprefix("policy ") for name in without}
 
 
 def test_the_readme_leads_to_every_page() -> None:

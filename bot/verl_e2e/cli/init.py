@@ -40,8 +40,7 @@ def init_verb(repo: Path, *, yes: bool, force: bool, personal: bool, port: int, 
     """Install verl-e2e in a clone of Megatron-Bridge: workflows, policy, and the branch that jobs run on.
 
     Asks at most five questions. Writes files and one local branch, pushes nothing, and replaces no file that holds
-    something else. For the App it also serves a page on this machine that registers it, and keeps its credentials in
-    one file. The last lines say what to type next.
+    something else. For the App it also serves a page on this machine that registers it.
 
     Example: verl-e2e init --yes
     """

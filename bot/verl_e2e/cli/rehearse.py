@@ -88,10 +88,8 @@ def rehearse_verb(
 ) -> int:
     """Rehearse a change on a CPU: drive Bridge over a table of tiny models, at the base and at the head, and compare.
 
-    Needs no GPU. An oracle that fails at the head and not at the base is a Fail; a quantity that differs is Changed,
-    and the section says in which cells and which changed function is the likeliest cause; changed lines that no cell
-    entered are listed, and so are changed functions in which the cells would notice no fault. It is not a level and
-    replaces none.
+    Needs no GPU. An oracle that fails at the head and not at the base is a Fail, a quantity that differs is Changed.
+    Changed lines that no cell entered are listed, and changed functions in which the cells would notice no fault.
 
     Example: verl-e2e rehearse --repo Megatron-Bridge --base origin/main --megatron-lm Megatron-LM --out rehearsal
     """

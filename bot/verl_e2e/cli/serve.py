@@ -197,9 +197,8 @@ _MARKS = {"ok": "ok", "note": "note", "error": "FIX"}
 def doctor(repositories: tuple[str, ...], branch: str, *, redeliver: bool, as_json: bool) -> int:
     """Check the setup of the App, its repositories and this service. Each problem is shown with its fix.
 
-    doctor reads the same settings as serve. Without OWNER/REPO it checks the repositories of VERL_E2E_REPOSITORIES.
-    The exit code is 0 when everything is fine, 1 when you must fix something, and 2 for a mistake in the settings or
-    arguments.
+    It reads the settings of serve. Without OWNER/REPO it checks the repositories of VERL_E2E_REPOSITORIES. The exit
+    code is 1 when you must fix something.
 
     Example: verl-e2e doctor NVIDIA-NeMo/Megatron-Bridge --redeliver
     """
@@ -248,9 +247,8 @@ _STEPS = ("event", "sweep", "order", "digest", "check-digest")
 def action(command: str) -> int:
     """Run one step of a workflow. action.yml calls this; all settings are environment variables.
 
-    `event` handles the event that started the workflow. `sweep` updates every open pull request with running jobs.
-    `order` prepares a job on a GPU host, after it has checked that the head is still the same. `digest` prints the
-    digest of the run folder. `check-digest` compares that digest on a machine that never ran the job.
+    `event` handles the event that started the workflow, `sweep` updates pull requests with running jobs, `order`
+    prepares a job on a GPU host, `digest` prints the digest of the run folder, `check-digest` compares it elsewhere.
 
     Example: verl-e2e action event
     """
