@@ -196,11 +196,10 @@ def _arguments(verb: click.Command) -> Iterator[str]:
 
 
 def _paragraphs(verb: click.Command) -> Iterator[str]:
-    """The help text, with its examples as code."""
-    for paragraph in re.split(r"\n\s*\n", verb.help or ""):
-        text = " ".join(paragraph.split())
-        example = text.removeprefix("Example: ")
-        yield f"    {example}" if example != text else text
+    """The help text; of its examples the first, as code."""
+    texts = [" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", verb.help or "")]
+    yield from (text for text in texts if not text.startswith("Example: "))
+    yield from [f"    {text[9:]}" for text in texts if text.startswith("Example: ")][:1]
 
 
 def _options(verb: click.Command) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ from verl_e2e.core.pulls.deliveries import MODELS
 DOCS = ROOT / "docs"
 ALL_PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 LINKED = (*ALL_PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "bench" / "results").rglob("*.md")))
-MOST_WORDS = 41_500
+MOST_WORDS = 40_000
 PAGES = ("card.md", "commands.md", "install.md", "security.md")
 # GitHub sends these to every App, and does not let one ask for them.
 ALWAYS_SENT = {"installation", "installation_repositories", "ping"}

@@ -100,10 +100,8 @@ def plan_verb(
 ) -> int:
     """Show which levels a change needs, and why. Nothing of the change is run.
 
-    Without PULL the change is that of a checkout: from --base to --head.
-
-    PULL is the address of a pull request, or OWNER/REPO#N. It is read from GitHub's API and from a partial clone in the
-    cache. A public repository needs no token; GITHUB_TOKEN is used when it is set.
+    Without PULL the change is that of a checkout, from --base to --head. PULL is the address of a pull request, or
+    OWNER/REPO#N; a public one needs no token.
 
     Example: verl-e2e plan https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/5232
 

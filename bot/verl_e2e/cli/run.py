@@ -80,8 +80,7 @@ def run_verb(
     A rehearsal runs without a GPU: it leaves the records of both commits, and who ordered it judges them.
 
     With --baseline, a failed job runs again on that commit. If it does not fail there, it runs once more on the head.
-    The result is a regression, a pre-existing failure, or a failure that was not reproduced. These runs are written
-    into the folder's related/.
+    These runs are written into the folder's related/.
 
     Example: verl-e2e run --job job.json --out out --baseline origin/main
     """
@@ -179,9 +178,8 @@ def check_verb(repo: Path, base: str, head: str, *, as_json: bool, **options: An
     """Plan a change, run the jobs that this machine can run, judge them and show the card.
 
     A failed job runs again on the merge base. If it does not fail there, it runs once more on the head. Some levels
-    also need a reference run. Each extra run is announced with its cost. Progress goes to stderr, the card to stdout.
-    Without a GPU the plan is complete and the result is Blocked; 15 rows say what to fix, the missing GPU first. Jobs
-    run on Linux alone: elsewhere the plan is made, and nothing is run.
+    also need a reference run. Progress goes to stderr, the card to stdout. Without a GPU the plan is complete and the
+    result is Blocked; 15 rows say what to fix, the missing GPU first. Jobs run on Linux alone.
 
     Example: verl-e2e check --repo Megatron-Bridge --base origin/main --verl verl --out out
     """

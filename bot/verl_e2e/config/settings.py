@@ -255,21 +255,17 @@ class Settings(JobSettings):
     )
     tick_s: Annotated[int, read.number(1, 3600)] = variable(
         "VERL_E2E_TICK_S",
-        "Seconds between two polls of the open runs and of the list of open pull requests. A push or the end of a run "
-        "whose webhook was lost is found after this time at the latest.",
+        "Seconds between two polls of the open runs and of the list of open pull requests.",
         "60",
     )
     list_lag_s: Annotated[int, read.number(1, 600)] = variable(
         "VERL_E2E_LIST_LAG_S",
-        "Seconds after which GitHub's lists are assumed to be complete. After a crash or a lost answer, a comment, "
-        "check run or workflow run that may already exist is created again only after this time.",
+        "Seconds after which GitHub's lists are assumed to be complete.",
         "30",
     )
     keep_days: Annotated[int, read.number(4, 3650)] = variable(
         "VERL_E2E_KEEP_DAYS",
-        "Days after which deliveries, sent replies, inactive targets and run folders are removed. Commands, approvals, "
-        "overrides, runs and their verdicts are kept. GitHub can repeat a delivery for 3 days, GitHub Enterprise "
-        "Server for 7.",
+        "Days after which deliveries, sent replies, inactive targets and run folders are removed.",
         "14",
     )
     metrics_address: read.Listening = variable(
