@@ -83,7 +83,7 @@ def test_without_a_gpu_the_card_is_blocked_and_still_names_every_planned_level(t
     assert dispatcher.jobs[0].id == "0-lora-ddp"
     assert result_of(card) is Result.BLOCKED
     assert NO_GPU.summary in card.verdicts[0].sentence
-    assert f"{NO_GPU.summary}: {NO_GPU.fix}" in card.verdicts[0].followups
+    assert f"Run on a GPU host. Found: {NO_GPU.summary}" in card.verdicts[0].followups
     assert {job.coverage[:7] for job in card.not_run} >= {"Level 1", "Level 5"}
     assert all("0-lora-ddp" in job.reason for job in card.not_run if not job.coverage.startswith("Level 0"))
     assert text[0] == PLANNING
@@ -279,7 +279,7 @@ def test_a_failed_job_of_a_check_is_rerun_on_the_merge_base(tmp_path: Path) -> N
     card, here, text = _check_here(tmp_path, broken=True, related=related, asked=(Level.SMOKE,))
     assert [job.bridge.commit for job in here.jobs] == [HEAD, "d" * 40]
     assert result_of(card) is Result.BLOCKED
-    assert "pre-existing" in sentence_of(card)
+    assert "not caused by this change" in sentence_of(card)
     assert any("may be followed by the same job on the merge base when it fails" in line for line in text)
     assert any("starting same job on the merge base" in line and "GPU minutes" in line for line in text)
 
@@ -291,10 +291,15 @@ TREES, UNDECIDED, HOST = Attribution.TREES, Attribution.UNDECIDED, Attribution.H
 @pytest.mark.parametrize(
     ("stopped", "ran", "result", "text"),
     [
-        ({HEAD: UNDECIDED}, [HEAD, OTHER, HEAD], Result.FAIL, "regression: the merge base dddddddddddd passes, and"),
-        ({HEAD: UNDECIDED, OTHER: UNDECIDED}, [HEAD, OTHER], Result.BLOCKED, "is blocked the same way"),
-        ({HEAD: TREES}, [HEAD, OTHER, HEAD], Result.FAIL, "passes, and the head failed again on a retry"),
-        ({HEAD: TREES, OTHER: TREES}, [HEAD, OTHER], Result.BLOCKED, "pre-existing"),
+        (
+            {HEAD: UNDECIDED},
+            [HEAD, OTHER, HEAD],
+            Result.FAIL,
+            "the same job passed on the merge base dddddddddddd, and",
+        ),
+        ({HEAD: UNDECIDED, OTHER: UNDECIDED}, [HEAD, OTHER], Result.BLOCKED, "the same job was blocked the same way"),
+        ({HEAD: TREES}, [HEAD, OTHER, HEAD], Result.FAIL, "and this head failed again on a retry"),
+        ({HEAD: TREES, OTHER: TREES}, [HEAD, OTHER], Result.BLOCKED, "the same job failed the same way"),
         ({HEAD: HOST}, [HEAD], Result.BLOCKED, "import megatron.bridge fails in the driver"),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_resumed_step_that_differs_on_the_head_alone_is_a_regression() -> None
     verdict = host.follow(RESUME)
     assert host.places == [".", UNINTERRUPTED_RUN, *BASE_AND_UNINTERRUPTED, "related/retry"]
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.CHECKPOINT_LOAD)
-    assert "regression: the merge base dddddddddddd passes, and the head failed again on a retry" in verdict.sentence
+    assert "passed on the merge base dddddddddddd, and this head failed again on a retry" in verdict.sentence
     (inherited,) = host.folders.record(OUT / "related/retry").related
     assert (inherited.role, inherited.folder) == (Role.UNINTERRUPTED, "../uninterrupted")
 
@@ -138,7 +138,7 @@ def test_a_resumed_step_that_differs_on_the_base_too_is_pre_existing() -> None:
     verdict = host.follow(RESUME)
     assert host.places == [".", UNINTERRUPTED_RUN, *BASE_AND_UNINTERRUPTED]
     assert verdict.result is Result.BLOCKED
-    assert "pre-existing" in verdict.sentence
+    assert "not caused by this change" in verdict.sentence
 
 
 def test_a_resumed_step_that_differs_once_is_not_reproduced() -> None:
@@ -151,7 +151,7 @@ def test_a_resumed_step_that_differs_once_is_not_reproduced() -> None:
 
     verdict = Host(made).follow(RESUME)
     assert verdict.result is Result.BLOCKED
-    assert "not reproduced" in verdict.sentence
+    assert "passed on a retry of this head" in verdict.sentence
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_save_that_fails_is_told_apart_from_construction(without_saving: Calla
     verdict = host.follow(RESUME)
     assert host.places == [".", "related/merge_base", "related/retry", "related/without_save"]
     assert (verdict.result, verdict.stage) == (Result.FAIL, Stage.CHECKPOINT_SAVE)
-    assert "regression" in verdict.sentence
+    assert ", caused by this change" in verdict.sentence
     assert text in verdict.sentence
     assert host.jobs[-1].id == "0-without-save"
 

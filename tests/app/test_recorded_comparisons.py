@@ -195,9 +195,9 @@ def test_gradients_that_no_rank_averaged_fail_against_the_merge_base_too(tmp_pat
     verdict, jobs = followed(again, allowed=Allowed(merge_base=MergeBase("d" * 40)))
     # The unsharded run of the same training on this host was kept.
     assert jobs == ["2-dp2-plant on dddd", "0-unsharded on dddd"]
-    assert (verdict.result, verdict.cause.partition(":")[0]) == (
+    assert (verdict.result, verdict.blame) == (
         Result.BLOCKED,
-        "pre-existing, the merge base dddddddddddd fails the same way",
+        "the same job failed the same way on the merge base dddddddddddd",
     )
 
 

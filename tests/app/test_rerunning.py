@@ -75,22 +75,57 @@ Runs = tuple[Recorded, ...]
 WAYS: tuple[tuple[str, Runs, Runs, Result, list[str], str], ...] = (
     ("a pass is followed by nothing", (PASSES,), (PASSES,), Result.PASS, [], "verl finished one training step"),
     ("a block is followed by nothing", (NO_PACKAGE,), (PASSES,), Result.BLOCKED, [], "modelopt cannot be found"),
-    ("regression", (RAISES,), (PASSES,), Result.FAIL, BOTH, "regression: the merge base dddddddddddd passes, and"),
-    ("fails on base too", (RAISES,), (RAISES,), Result.BLOCKED, ONE, "pre-existing, the merge base"),
-    ("not reproduced", (RAISES, PASSES), (PASSES,), Result.BLOCKED, BOTH, "not reproduced: the head failed once"),
+    ("regression", (RAISES,), (PASSES,), Result.FAIL, BOTH, "the same job passed on the merge base dddddddddddd, and"),
+    (
+        "fails on base too",
+        (RAISES,),
+        (RAISES,),
+        Result.BLOCKED,
+        ONE,
+        "the same job failed the same way on the merge base",
+    ),
+    (
+        "not reproduced",
+        (RAISES, PASSES),
+        (PASSES,),
+        Result.BLOCKED,
+        BOTH,
+        "it failed once and passed on a retry of this head",
+    ),
     (
         "fails otherwise on the base",
         (RAISES,),
         (MATCHES_NOTHING,),
         Result.BLOCKED,
         ONE,
-        "fails too, but in another way",
+        "the same job failed in another way on the merge base",
     ),
-    ("the base gets beyond", (RAISES,), (NO_GRADIENT,), Result.FAIL, BOTH, "gets beyond peft (Fail at train_step"),
-    ("the base is stopped", (RAISES,), (NO_PACKAGE,), Result.FAIL, ONE, "merge base not conclusive: Blocked at"),
-    ("a silent fault", (MATCHES_NOTHING,), (MATCHES_NOTHING,), Result.BLOCKED, ONE, "pre-existing"),
-    ("a test fails on the head only", (TEST_FAILS,), (PASSES,), Result.FAIL, BOTH, "regression: the merge base"),
-    ("a test fails on both", (TEST_FAILS,), (TEST_FAILS,), Result.BLOCKED, ONE, "pre-existing, the merge base"),
+    ("the base gets beyond", (RAISES,), (NO_GRADIENT,), Result.FAIL, BOTH, "got beyond peft (Fail at train_step"),
+    (
+        "the base is stopped",
+        (RAISES,),
+        (NO_PACKAGE,),
+        Result.FAIL,
+        ONE,
+        "showed nothing on the merge base dddddddddddd (Blocked at",
+    ),
+    ("a silent fault", (MATCHES_NOTHING,), (MATCHES_NOTHING,), Result.BLOCKED, ONE, "the same job failed the same way"),
+    (
+        "a test fails on the head only",
+        (TEST_FAILS,),
+        (PASSES,),
+        Result.FAIL,
+        BOTH,
+        "the same job passed on the merge base",
+    ),
+    (
+        "a test fails on both",
+        (TEST_FAILS,),
+        (TEST_FAILS,),
+        Result.BLOCKED,
+        ONE,
+        "the same job failed the same way on the merge base",
+    ),
     (
         "the retry fails in another way",
         (RAISES, MATCHES_NOTHING),
@@ -105,7 +140,7 @@ WAYS: tuple[tuple[str, Runs, Runs, Result, list[str], str], ...] = (
         (PASSES,),
         Result.FAIL,
         BOTH,
-        "passes, and the retry was not conclusive (Blocked at environment",
+        "and a retry of this head showed nothing (Blocked at environment",
     ),
 )
 
@@ -177,7 +212,7 @@ def test_without_a_baseline_the_card_says_why(tmp_path: Path) -> None:
     here = host(tmp_path, (RAISES,), ())
     verdict = here.check(without_base(AS_ASKED, "--no-baseline was given"))
     assert (verdict.result, here.places) == (Result.FAIL, [])
-    assert verdict.sentence.endswith("merge base not run: --no-baseline was given")
+    assert verdict.sentence.endswith("not run on the merge base (--no-baseline was given)")
     assert judge_folders(FOLDERS, here.folder) == (verdict,)
 
 
@@ -185,14 +220,14 @@ def test_a_head_that_is_its_own_merge_base_is_not_run_twice(tmp_path: Path) -> N
     here = host(tmp_path, (RAISES,), ())
     verdict = here.check(replace(ALLOWED, merge_base=MergeBase(HEAD)))
     assert here.places == []
-    assert verdict.sentence.endswith("merge base not run: the merge base is the commit under test itself")
+    assert verdict.sentence.endswith("not run on the merge base (the merge base is the commit under test itself)")
 
 
 @pytest.mark.parametrize(
     ("head", "base", "role", "ending"),
     [
-        ((RAISES,), (KeyboardInterrupt(),), Role.MERGE_BASE, "merge base not run: interrupted"),
-        ((RAISES, KeyboardInterrupt()), (PASSES,), Role.RETRY, "failed once, not retried: interrupted"),
+        ((RAISES,), (KeyboardInterrupt(),), Role.MERGE_BASE, "not run on the merge base (interrupted)"),
+        ((RAISES, KeyboardInterrupt()), (PASSES,), Role.RETRY, "failed once, not retried (interrupted)"),
     ],
 )
 def test_an_interruption_keeps_what_is_there(
@@ -210,8 +245,8 @@ def test_an_interruption_keeps_what_is_there(
 @pytest.mark.parametrize(
     ("head", "base", "text"),
     [
-        ((RAISES,), (DispatchError("no room"),), "merge base not run: its run could not begin"),
-        ((RAISES, DispatchError("no room")), (PASSES,), "failed once, not retried: its run could not begin"),
+        ((RAISES,), (DispatchError("no room"),), "not run on the merge base (its run could not begin)"),
+        ((RAISES, DispatchError("no room")), (PASSES,), "failed once, not retried (its run could not begin)"),
     ],
 )
 def test_a_run_that_cannot_begin_costs_neither_the_verdict_nor_the_check(
@@ -236,7 +271,7 @@ def test_a_conclusive_baseline_is_run_once_for_all_changes_that_start_from_it(tm
     assert "is kept from an earlier run" in second.said[0]
     assert read_record(second.folder).related[0].cached
     assert "kept from an earlier run): Pass, in related/merge_base" in (second.folder / "card.txt").read_text()
-    assert "regression" in verdict.sentence
+    assert ", caused by this change" in verdict.sentence
     assert (second.folder / "related/merge_base/log.txt.zst").is_file()
 
 
@@ -250,7 +285,7 @@ def test_a_failed_baseline_is_conclusive_too(tmp_path: Path) -> None:
 def test_a_baseline_that_proves_nothing_is_not_kept(tmp_path: Path) -> None:
     host(tmp_path, (RAISES,), (NO_PACKAGE,), "first").check()
     second = host(tmp_path, (RAISES,), (PASSES,), "second")
-    assert "regression" in second.check().sentence
+    assert ", caused by this change" in second.check().sentence
     assert second.places == BOTH
 
 

@@ -10,10 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.core.judged import RUNS, judged, judged_text
+from tests.core.judged import RUNS, judged
 from tests.core.pulls.entries import target_state
 from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.judge.verdict_document import Verdict, verdict_json
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.execution import ChangeExecution
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.pulls.commands import Trusted
@@ -40,14 +42,15 @@ _CHAIN = (
 _WORDS = (frozenset({"key", "startswith"}),)
 PASSED = ("level0-image-tree-first", "level1-resume")
 FAILED = ("level0-lora-exception",)
+NOTHING = ChangeExecution()
 
 
 @cache
-def shown_plan() -> Plan:
-    """Levels 0 and 1, for one function of the checkpoint code and a page of documentation."""
-    modified = (ChangedPath(CHANGED, PathStatus.MODIFIED), ChangedPath("docs/training.md", PathStatus.MODIFIED))
-    effect = Effect(CHANGED, "_is_model_section", "changed", _WORDS, _CHAIN, sure=True)
-    effects = Effects({CHANGED: Inside((effect,))})
+def shown_plan(path: str = CHANGED, symbol: str = "_is_model_section") -> Plan:
+    """The levels of one function, by default of the checkpoint code (0 and 1), and of a page of documentation."""
+    modified = (ChangedPath(path, PathStatus.MODIFIED), ChangedPath("docs/training.md", PathStatus.MODIFIED))
+    chain = _CHAIN if path == CHANGED else (f"verl calls {symbol}",)
+    effects = Effects({path: Inside((Effect(path, symbol, "changed", _WORDS, chain, sure=True),))})
     return plan(Change(BASE, HEAD, BASE, modified), packaged_policy(), effects=effects)
 
 
@@ -62,10 +65,20 @@ def shown_target_state(*recorded: str) -> TargetState:
         if outline.id not in begun:
             job = later.model_copy(update={"id": outline.id, "level": outline.variant.level})
             wanted.append(WantedJob(outline.id, outline.variant.level, outline.requires, job, gpu_minutes=8))
-    runs = tuple(_run(name, job) for name, job in zip(jobs, wanted, strict=False))
+    runs = tuple(_run(judged(name), _minutes(RUNS / name), job) for name, job in zip(jobs, wanted, strict=False))
+    return _state(shown_plan(), tuple(wanted), runs)
+
+
+def ended_state(job: Job, verdict: Verdict, minutes: float) -> TargetState:
+    """The target state of a change of the functions that this verdict names, once this job of it has ended."""
+    wanted = _wanted(job)
+    known = shown_plan(*next((item.path, item.symbol) for item in (verdict.execution or NOTHING).functions))
+    return _state(known, (wanted,), (_run(verdict, minutes, wanted),))
+
+
+def _state(known: Plan, wanted: tuple[WantedJob, ...], runs: tuple[Run, ...]) -> TargetState:
     pull = Pull(REF, "main", BASE, HEAD, REF.repository, "ann", "MEMBER", draft=False, state=PullState.OPEN)
-    trust = Trusted("ann may run levels")
-    return TargetState(pull, NOW, packaged_policy(), trust, shown_plan(), wanted=tuple(wanted), runs=runs)
+    return TargetState(pull, NOW, packaged_policy(), Trusted("ann may run levels"), known, wanted=wanted, runs=runs)
 
 
 def _wanted(job: Job) -> WantedJob:
@@ -73,8 +86,7 @@ def _wanted(job: Job) -> WantedJob:
     return WantedJob(job.id, job.level, requires, job, gpu_minutes=8 if requires else 5)
 
 
-def _run(name: str, wanted: WantedJob) -> Run:
-    verdict = judged(name)
+def _run(verdict: Verdict, minutes: float, wanted: WantedJob) -> Run:
     return Run(
         key=run_key(REF.repository, HEAD, wanted.digest, 1),
         repository=REF.repository,
@@ -85,9 +97,10 @@ def _run(name: str, wanted: WantedJob) -> Run:
         state=RunState.FINISHED,
         result=verdict.result,
         sentence=verdict.sentence,
-        verdict=judged_text(name),
+        verdict=verdict_json(verdict),
+        never_entered=verdict.never_entered,
         url=f"https://github.com/{REF.repository}/actions/runs/1934{int(wanted.level)}",
-        gpu_minutes=_minutes(RUNS / name),
+        gpu_minutes=minutes,
         created=NOW,
         updated=NOW,
     )

@@ -288,7 +288,9 @@ def _bumped(
 def outcome_of_rehearsal(found: Rehearsal) -> Judged:
     """What a rehearsal comes to for its run."""
     worst = first_failure(found)
-    sentence = f"{headline(found)}: {worst}" if worst else headline(found)
+    at = f" at {worst.where}" if worst and worst.where else ""
+    edited = f", first changed function {worst.edited}" if worst and worst.edited else ""
+    sentence = f"{headline(found)}: {worst.what}{at}{edited}" if worst else headline(found)
     section = render_rehearsal(found)
     if len(section) > MOST_SECTION:
         # Up to the last whole line that fits.
@@ -298,6 +300,7 @@ def outcome_of_rehearsal(found: Rehearsal) -> Judged:
         outcome=found.outcome,
         equal_everywhere=found.equal_everywhere,
         unentered=len(found.unentered),
+        failure=worst,
         section=section,
     )
     return Judged(_RESULTS[found.outcome], sentence, rehearsed=rehearsed)

@@ -352,4 +352,5 @@ def _failed(check: Check, record: ImportRecord, error: str, place: str, trees: T
             name = f"package {missing}" if missing else "the package that it names"
             stage, fix = Stage.ENVIRONMENT, f"install or fix {name}"
     finding = blocked(check, f"import {module} fails in {place}: {message}{where}"[:900], fix, stage=stage)
-    return finding.model_copy(update={"attribution": fault.attribution, "fingerprint": fault.fingerprint[:300]})
+    marks = {"fingerprint": fault.fingerprint[:300], "place": (record.where or "")[:300]}
+    return finding.model_copy(update={"attribution": fault.attribution, **marks})

@@ -66,61 +66,61 @@ def retry(result: Result, stage: Stage | None = None, **given: object) -> Relate
 PASSES = base(Result.PASS)
 OTHER_MARKS = ("no_exception: another",)
 WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
-    ("nothing was run", (), Result.FAIL, "; merge base not run: no follow-up was asked for"),
+    ("nothing was run", (), Result.FAIL, "; the same job was not run on the merge base (no one asked for it)"),
     (
         "the base fails the same way",
         (base(Result.FAIL, Stage.PEFT),),
         Result.BLOCKED,
-        "pre-existing, the merge base dddddddddddd fails the same way",
+        "blocked at peft, not caused by this change: LoRA could not",
     ),
     (
         "the base fails at the same stage for another reason",
         (base(Result.FAIL, Stage.PEFT, fingerprint=OTHER_MARKS),),
         Result.BLOCKED,
-        "inconclusive: the merge base dddddddddddd fails too, but in another way: Fail at peft",
+        "; the same job failed in another way on the merge base dddddddddddd (Fail at peft",
     ),
     (
         "the base fails before it gets there",
         (base(Result.FAIL, Stage.HF_IMPORT, fingerprint=OTHER_MARKS),),
         Result.BLOCKED,
-        "inconclusive: the merge base dddddddddddd fails too, but in another way: Fail at hf_import",
+        "; the same job failed in another way on the merge base dddddddddddd (Fail at hf_import",
     ),
     (
         "the base gets beyond and fails there",
         (base(Result.FAIL, Stage.TRAIN_STEP, fingerprint=OTHER_MARKS), retry(Result.FAIL, Stage.PEFT)),
         Result.FAIL,
-        "; regression: the merge base dddddddddddd gets beyond peft (Fail at train_step: ended at train_step), and the "
-        "head failed again on a retry",
+        "; the same job got beyond peft (Fail at train_step: ended at train_step) on the merge base dddddddddddd, and "
+        "this head failed again on a retry",
     ),
     (
         "the base trained and was then stopped",
         (base(Result.BLOCKED, Stage.CHECKPOINT_SAVE, steps=STEP), retry(Result.FAIL, Stage.PEFT)),
         Result.FAIL,
-        "gets beyond peft (Blocked at checkpoint_save",
+        "got beyond peft (Blocked at checkpoint_save",
     ),
     (
         "the base was stopped by its host",
         (base(Result.BLOCKED, Stage.ENVIRONMENT),),
         Result.FAIL,
-        "; merge base not conclusive: Blocked at environment: ended at environment",
+        "; the same job showed nothing on the merge base dddddddddddd (Blocked at environment: ended at environment)",
     ),
     (
         "a finding of a later stage stopped the base before it ran",
         (base(Result.BLOCKED, Stage.CHECKPOINT_LOAD),),
         Result.FAIL,
-        "; merge base not conclusive: Blocked at checkpoint_load: ended at checkpoint_load",
+        "; the same job showed nothing on the merge base dddddddddddd (Blocked at checkpoint_load: ended at ",
     ),
     (
         "the base passes and no one retried",
         (PASSES,),
         Result.FAIL,
-        "; regression: the merge base dddddddddddd passes, and the head failed once, not retried: ",
+        "; the same job passed on the merge base dddddddddddd, and this head failed once, not retried (",
     ),
     (
         "the base passes and the head fails again",
         (PASSES, retry(Result.FAIL, Stage.PEFT)),
         Result.FAIL,
-        "; regression: the merge base dddddddddddd passes, and the head failed again on a retry",
+        "failed at peft, caused by this change: LoRA could not",
     ),
     (
         "the base passes and the head fails again in another way",
@@ -132,19 +132,19 @@ WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
         "the base passes and the retry says nothing",
         (PASSES, retry(Result.BLOCKED, Stage.RAY)),
         Result.FAIL,
-        "passes, and the retry was not conclusive (Blocked at ray: ended at ray)",
+        "dddddddddddd, and a retry of this head showed nothing (Blocked at ray: ended at ray)",
     ),
     (
         "the base passes and so does the retry",
         (PASSES, retry(Result.PASS)),
         Result.BLOCKED,
-        "not reproduced: the head failed once (",
+        "; it failed once and passed on a retry of this head, and the same job passed on the merge base dddddddddddd",
     ),
     (
         "of several baselines one fails the same way",
         (PASSES, base(Result.FAIL, Stage.PEFT), PASSES),
         Result.BLOCKED,
-        "pre-existing",
+        "; the same job failed the same way on the merge base dddddddddddd",
     ),
     (
         "without saving it passes",
@@ -178,16 +178,16 @@ def test_a_failure_beside_its_related_runs(related: tuple[RelatedRun, ...], resu
 def test_the_next_thing_to_do(related: tuple[RelatedRun, ...], result: Result, text: str) -> None:
     verdict = head(related)
     asked = wording.RUN_MERGE_BASE in verdict.followups
-    assert asked == ("merge base not" in text or "without saving it ends" in text)
+    assert asked == ("not run" in text or "showed nothing on" in text or "without saving it ends" in text)
     fixes = {related_runs.FIX_BASE, related_runs.FIX_OTHERWISE, related_runs.FIX_FLAKY} & set(verdict.followups)
     assert len(fixes) == (result is Result.BLOCKED)
 
 
 def test_the_reason_why_no_merge_base_was_run_stands_in_the_sentence() -> None:
     verdict = head(related_not_run={Role.MERGE_BASE: "--no-baseline was given"})
-    assert verdict.sentence.endswith("; merge base not run: --no-baseline was given")
+    assert verdict.sentence.endswith("; the same job was not run on the merge base (--no-baseline was given)")
     interrupted = head((PASSES,), related_not_run={Role.RETRY: "interrupted"})
-    assert interrupted.sentence.endswith("and the head failed once, not retried: interrupted")
+    assert interrupted.sentence.endswith("and this head failed once, not retried (interrupted)")
 
 
 def test_what_is_no_fail_is_not_weighed() -> None:
@@ -200,11 +200,11 @@ def test_what_is_no_fail_is_not_weighed() -> None:
 
 def test_what_related_runs_show_of_a_failure_is_told_to_programs_too() -> None:
     assert head().recurrence is None
-    assert head().blame.startswith("merge base not run")
+    assert head().blame.startswith("the same job was not run")
     assert head((base(Result.FAIL, Stage.PEFT),)).recurrence is Recurrence.PRE_EXISTING
     assert head((PASSES, retry(Result.PASS))).recurrence is Recurrence.NOT_REPRODUCED
     assert head((PASSES, retry(Result.FAIL, Stage.PEFT))).recurrence is Recurrence.REGRESSION
-    assert head((base(Result.FAIL, Stage.PEFT),)).blame == ""
+    assert head((base(Result.FAIL, Stage.PEFT),)).blame.startswith("the same job failed the same way")
     assert head((PASSES, retry(Result.PASS))).causes == head().causes != ()
 
 
@@ -217,7 +217,7 @@ def test_a_base_whose_tests_passed_does_not_excuse_failed_tests() -> None:
     failed = tuple(test.model_copy(update={"outcome": "failed"}) for test in make_record().tests or ())
     verdict = judged(make_facts(), tests=failed, related=(base(Result.FAIL, Stage.PEFT),), job=make_job())
     assert verdict.result is Result.FAIL
-    assert "gets beyond bridge_provider" in verdict.sentence
+    assert "got beyond bridge_provider" in verdict.sentence
     same = base(Result.FAIL, Stage.BRIDGE_PROVIDER, fingerprint=verdict.fingerprint)
     assert judged(make_facts(), tests=failed, related=(same,)).result is Result.BLOCKED
 
@@ -234,60 +234,65 @@ BLOCKED_MARKS = undecided().fingerprint
 BLOCKED_TOO = base(Result.BLOCKED, Stage.ENVIRONMENT, fingerprint=BLOCKED_MARKS)
 BLOCKED_AGAIN = retry(Result.BLOCKED, Stage.ENVIRONMENT, fingerprint=BLOCKED_MARKS)
 BLOCKED_WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
-    ("nothing was run", (), Result.BLOCKED, "blocked at environment: the image does not have"),
+    (
+        "nothing was run",
+        (),
+        Result.BLOCKED,
+        "blocked at environment, whose fault is not known: the image does not have",
+    ),
     (
         "the base is blocked the same way",
         (BLOCKED_TOO,),
         Result.BLOCKED,
-        "the merge base dddddddddddd is blocked the same way: the image does not have a package",
+        "; the same job was blocked the same way on the merge base dddddddddddd",
     ),
     (
         "the base is blocked in another way",
         (base(Result.BLOCKED, Stage.ENVIRONMENT, fingerprint=OTHER_MARKS),),
         Result.BLOCKED,
-        "blocked at environment: the image does not have",
+        "; the same job showed nothing on the merge base dddddddddddd (Blocked at environment",
     ),
     (
         "the base fails before it trains",
         (base(Result.FAIL, Stage.ENVIRONMENT, fingerprint=OTHER_MARKS),),
         Result.BLOCKED,
-        "inconclusive: the merge base dddddddddddd fails too, but in another way",
+        "; the same job failed in another way on the merge base dddddddddddd",
     ),
     (
         "the base passes and no one retried",
         (PASSES,),
         Result.FAIL,
-        "; regression: the merge base dddddddddddd passes, and the head was blocked once, not retried: ",
+        "; the same job passed on the merge base dddddddddddd, and this head was blocked once, not retried (",
     ),
     (
         "the base passes and the head is blocked again",
         (PASSES, BLOCKED_AGAIN),
         Result.FAIL,
-        "; regression: the merge base dddddddddddd passes, and the head was blocked again on a retry",
+        "; the same job passed on the merge base dddddddddddd, and this head was blocked again on a retry",
     ),
     (
         "the base gets beyond and the head is blocked again",
         (base(Result.FAIL, Stage.TRAIN_STEP, fingerprint=OTHER_MARKS), BLOCKED_AGAIN),
         Result.FAIL,
-        "; regression: the merge base dddddddddddd gets beyond environment (Fail at train_step",
+        "; the same job got beyond environment (Fail at train_step",
     ),
     (
         "the base passes and the head fails on a retry",
         (PASSES, retry(Result.FAIL, Stage.PEFT, fingerprint=OTHER_MARKS)),
         Result.FAIL,
-        "and the head was blocked again on a retry, in another way (Fail at peft",
+        "and this head was blocked again on a retry, in another way (Fail at peft",
     ),
     (
         "the base passes and so does the retry",
         (PASSES, retry(Result.PASS)),
         Result.BLOCKED,
-        "not reproduced: the head was blocked once (",
+        "; it was blocked once and passed on a retry of this head",
     ),
     (
         "the base passes and the retry is stopped by its host",
         (PASSES, retry(Result.BLOCKED, Stage.RAY)),
         Result.BLOCKED,
-        "and the retry was not conclusive (Blocked at ray: ended at ray); the merge base dddddddddddd passes",
+        "and a retry showed nothing (Blocked at ray: ended at ray)",
     ),
 )
 
@@ -303,7 +308,7 @@ def test_what_the_change_may_have_blocked_beside_its_related_runs(
     assert verdict.undecided
     assert words in verdict.sentence
     assert verdict.sentence.endswith(wording.NOT_EVIDENCE) == (result is Result.BLOCKED)
-    still_asks = result is Result.BLOCKED and verdict.cause == undecided().cause
+    still_asks = not any(run.result is not Result.BLOCKED or run is BLOCKED_TOO for run in related)
     assert (wording.RUN_MERGE_BASE in verdict.followups) == still_asks
 
 
@@ -322,7 +327,7 @@ def test_what_the_change_cannot_cause_asks_for_no_merge_base(kind: str, message:
     found = error(kind, message, stage=Stage.DATA, **fields)
     verdict = judged(cut_facts(Stage.DATA, errors=(found,)), events=EXIT_1, related=(PASSES,))
     assert (verdict.result, verdict.undecided, verdict.fingerprint) == (Result.BLOCKED, False, ())
-    assert "regression" not in verdict.sentence
+    assert verdict.blame == ""
 
 
 GONE = {"attribution": "trees", "fingerprint": "megatron/bridge/peft/lora.py imports megatron.core.gone"}
@@ -366,8 +371,9 @@ def test_a_run_that_preflight_stopped_beside_its_merge_base(given: dict[str, str
     marks = stopped(given).fingerprint
     too = stopped(given, related=(base(own, Stage.IMPORT, fingerprint=marks),))
     assert (too.result, too.own_result) == (Result.BLOCKED, own)
-    assert ("pre-existing" in too.cause) == (own is Result.FAIL)
-    assert ("is blocked the same way" in too.cause) == (own is Result.BLOCKED)
+    assert too.cause == stopped(given).cause
+    assert too.recurrence is Recurrence.PRE_EXISTING
+    assert ("was blocked the same way" in too.blame) == (own is Result.BLOCKED)
     regression = stopped(given, related=(PASSES, retry(own, Stage.IMPORT, fingerprint=marks)))
     assert regression.result is Result.FAIL
-    assert "regression: the merge base dddddddddddd passes" in regression.sentence
+    assert "caused by this change" in regression.sentence

@@ -55,13 +55,13 @@ def test_a_run_with_a_declared_defect_is_blocked_and_says_so(name: str) -> None:
     assert judged(RUNS[name]).result is Result.FAIL
     verdict = judged(RUNS[name], *DECLARED[name].of_job())
     assert (verdict.result, verdict.causes, verdict.undecided) == (Result.BLOCKED, (DEFECT_CAUSE,), False)
-    assert verdict.cause.startswith(f"pre-existing, known defect {name}: ")
+    assert verdict.cause.startswith(f"known defect {name}: ")
     assert "not evidence against" in verdict.sentence
     assert any("by the jobs that avoid the defect" in text for text in verdict.followups)
     # No run on the merge base is spent on what is known.
     assert not any("merge base" in text for text in verdict.followups)
     backend = next(item for item in verdict.deliverables if "backend" in item.name.lower())
-    assert "pre-existing" in backend.detail
+    assert "known defect" in backend.detail
 
 
 @pytest.mark.parametrize(

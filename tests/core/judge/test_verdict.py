@@ -250,7 +250,7 @@ def test_a_verdict(given: dict[str, Any], facts: LogFacts | None, result: Result
     verdict = judge(make_record(**given), facts)
     assert (verdict.result, verdict.stage) == (result, stage)
     assert text in verdict.cause
-    not_run = f"{wording.MERGE_BASE_NOT_RUN}: no follow-up was asked for"
+    not_run = f"{wording.MERGE_BASE_NOT_RUN} (no one asked for it)"
     ending = not_run if result is Result.FAIL else wording.NOT_EVIDENCE
     assert verdict.sentence.endswith(ending)
     assert [row.name for row in verdict.deliverables] == [
@@ -301,7 +301,7 @@ def test_a_blocked_run_says_how_far_construction_got() -> None:
 def test_every_finding_s_fix_is_a_follow_up() -> None:
     environment = make_environment(findings=(NO_DATA, NO_GPU, NOTE))
     verdict = judge(make_record(environment=environment, events=ended(EndReason.NOT_STARTED, None)), None)
-    assert verdict.followups == ("train.parquet is not there: Make it.", "no GPU: Use a GPU host.")
+    assert verdict.followups == ("Make it. Found: train.parquet is not there", "Use a GPU host. Found: no GPU")
     assert [item.excerpt for item in verdict.key_lines] == ["train.parquet is not there", "no GPU"]
     assert "train.parquet is not there (and 1 more finding);" in verdict.sentence
 

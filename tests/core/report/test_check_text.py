@@ -39,7 +39,7 @@ def _wanted(level: Level = Level.SMOKE, *requires: str, required: bool = True, n
 def test_a_failed_job_tells_verdict_table_and_first_line() -> None:
     run = _run("level0-lora-exception")
     found = job_check_text(JobStanding(_wanted(), JobStatus.FAILED, run.sentence, run))
-    assert found.title.startswith("Failed: Level 0 failed at peft: LoRA could not be applied")
+    assert found.title.startswith("Failed: Level 0 failed at peft, whose fault is not known: LoRA could not be applied")
     assert found.summary.startswith("**Fail: Level 0 failed at peft")
     assert "6.7 GPU minutes used, about 5 planned (estimate)" in found.summary
     assert f"[artifacts]({URL}#artifacts)" in found.summary
@@ -88,7 +88,10 @@ def test_the_gate_names_every_required_job_and_what_makes_it_green() -> None:
     found = gate_text(rows, gate(rows))
     assert found.title.startswith("0-lora-ddp failed: Level 0 failed at peft")
     assert "| 0-lora-ddp | ❌ failed |" in found.summary
-    assert "0-lora-ddp: push a fix; if the change did not cause it, comment `/verl-e2e rerun failed`" in found.summary
+    assert (
+        "0-lora-ddp: push a fix; if the change did not cause it, ask someone with write access to comment"
+        in found.summary
+    )
     assert f"`/verl-e2e override 0 {failed.head_sha} REASON`" in found.summary
     assert "1-job: starts by itself when 0-lora-ddp has passed." in found.summary
     assert "4-job: fix what is missing (no checkpoint is known)" in found.summary.replace("\\", "")

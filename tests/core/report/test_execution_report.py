@@ -159,7 +159,7 @@ def test_the_text_card_has_the_line_among_the_evidence_and_says_what_makes_up_fo
 
 
 def test_a_whole_that_is_short_of_execution_says_what_to_do() -> None:
-    text = "Let a job enter the changed code"
+    text = "Ask a maintainer for a job that runs the changed lines"
     assert any(row.startswith(text) for row in followups_of(Card((PARTIAL,), execution=RULES)))
     assert not any(row.startswith(text) for row in followups_of(Card((PARTIAL,), execution=ALLOWING)))
     failed = replace(PARTIAL, result=Result.FAIL)
@@ -210,7 +210,7 @@ def test_the_pull_request_shows_a_change_that_ran_in_part() -> None:
 def test_the_pull_request_shows_a_job_that_never_entered_the_change() -> None:
     card, gate, job = shown(UNENTERED, PART)
     assert "| 0-lora-ddp | 🚫 Not executed | yes |" in card
-    assert "0-lora-ddp: let a job of the policy enter the changed code" in gate.summary
+    assert "0-lora-ddp: unless another job of this plan runs the changed lines" in gate.summary
     assert job.title.startswith("Unexecuted: Level 0 blocked: the run never entered the changed code")
 
 

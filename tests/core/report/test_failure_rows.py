@@ -11,7 +11,7 @@ from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import ChangeExecution, Entered, FunctionRun, Side
 from verl_e2e.core.model.facts import Frame
 from verl_e2e.core.model.outcome import Recurrence, Result, Stage
-from verl_e2e.core.report.verdict_rows import _OF_THE_HOST, failure_rows
+from verl_e2e.core.report.verdict_rows import _OUTSIDE, _PREFLIGHT, failure_rows, failure_title
 
 RECORDED = read_verdict((FIXTURES / "runs" / "level0-lora-exception" / "verdict.json").read_text())
 assert RECORDED is not None
@@ -20,11 +20,12 @@ BASE = replace(
     RECORDED,
     cause="LoRA could not be applied",
     stage=Stage.PEFT,
+    decided_by="no_exception",
     frame=FRAME,
     execution=None,
     followups=("Check the target modules.", "Run it again."),
     recurrence=None,
-    blame="merge base not run: no follow-up was asked for",
+    blame="the same job was not run on the merge base (no one asked for it)",
 )
 
 
@@ -44,85 +45,111 @@ def rows(**given: object) -> dict[str, str]:
 
 def test_a_failure_is_told_in_four_rows() -> None:
     assert rows() == {
-        "What": "LoRA could not be applied (in peft)",
-        "Where": '`src/megatron/bridge/peft/lora.py:189` in `transform`: `raise ValueError("no size")`',
-        "Whose": "not decided between this change and its base; merge base not run: no follow-up was asked for",
+        "What": "LoRA could not be applied",
+        "Where": '`src/megatron/bridge/peft/lora.py:189` in `transform`: `raise ValueError("no size")`.',
+        "Whose": "Not known. The same job was not run on the merge base \\(no one asked for it\\).",
         "Now": "Check the target modules.",
     }
 
 
+PASSES_THERE = {"recurrence": Recurrence.REGRESSION, "blame": "the same job passed on the merge base 1"}
+BASE_TOO = {"recurrence": Recurrence.PRE_EXISTING, "blame": "the same job failed the same way on the merge base 1"}
+ENTERED_NOTHING = {"result": Result.BLOCKED, "blame": "", "decided_by": "change_executed"}
+
+
 @pytest.mark.parametrize(
-    ("given", "whose"),
+    ("given", "whose", "title"),
     (
-        ({"recurrence": Recurrence.REGRESSION, "blame": "regression: it passes"}, "this change; regression: it passes"),
-        ({"recurrence": Recurrence.PRE_EXISTING, "blame": ""}, "not this change, it was there before"),
-        ({"recurrence": Recurrence.NOT_REPRODUCED, "blame": ""}, "not shown, it passed when it ran again"),
-        (
-            {"result": Result.BLOCKED, "undecided": True, "blame": ""},
-            "not decided between this change and its base",
-        ),
+        (PASSES_THERE, "This change. The same job passed on", "failed, caused by this change"),
+        (BASE_TOO, "Not this change. The same job failed the", "failed, not caused by this change"),
         (
             {"result": Result.BLOCKED, "blame": ""},
-            "not shown to be this change: a Blocked is no evidence against it",
+            "Not known. The run does not",
+            "was blocked, whose fault is not known",
         ),
+        (ENTERED_NOTHING, "Nobody's. The run was good, but", "ran none of the changed lines"),
     ),
 )
-def test_whose_a_failure_is(given: dict[str, object], whose: str) -> None:
-    assert rows(**given)["Whose"] == whose
+def test_whose_a_failure_is_and_how_that_is_known(given: dict[str, object], whose: str, title: str) -> None:
+    assert rows(**given)["Whose"].startswith(whose)
+    assert rows(**given)["Whose"].endswith(".")
+    assert failure_title("0-lora-ddp", replace(BASE, **given)) == f"0-lora-ddp {title}"  # type: ignore[arg-type]
+
+
+def test_what_a_change_does_not_cause_is_no_work_for_its_author() -> None:
+    data = {"result": Result.BLOCKED, "blame": "", "causes": ("preflight:data",), "key_lines": (), "frame": None}
+    at = Evidence(State.MISSING, "no file", "environment.json")
+    found = rows(**data | {"followups": ("Give its path. Found: no file",), "key_lines": (at,)})
+    assert found["Now"] == "Change nothing here. Tell the owner of the host: Give its path."
+    assert found["Where"] == "On the host, in no line of code."
+    found = rows(**data | {"causes": ("preflight:import_driver",)})
+    assert found["Where"] == "In the check before the run."
+    assert rows(frame=replace(FRAME, function="", source=""))["Where"] == f"`{LORA}:189`."
+
+
+def test_what_the_readers_of_a_pull_request_may_do_stands_with_the_fix() -> None:
+    for result, now in (
+        (Result.FAIL, "Push. Check the target modules."),
+        (Result.BLOCKED, "Check the target modules. Push."),
+    ):
+        (row,) = (row for row in failure_rows(replace(BASE, result=result), "Push.") if "Now" in row)
+        assert row == f"- **Now:** {now}"
 
 
 def test_a_pass_has_no_rows() -> None:
     assert failure_rows(replace(BASE, result=Result.PASS)) == ()
 
 
+ELSEWHERE = (function("f", 3, path="src/megatron/bridge/peft/utils.py"),)
+GONE = replace(function("LoRA.gone", 180), side=Side.MERGE_BASE)
+SOURCE = '`raise ValueError("no size")`.'
+
+
 @pytest.mark.parametrize(
-    ("functions", "beside"),
+    ("functions", "end"),
     (
         (
             (function("LoRA.transform", 160, ran=(185, 186)), function("LoRA.other", 20)),
-            "`LoRA.transform` at lines 185, 186",
+            f" This change edits `{LORA}:185`, 186 in `LoRA.transform`.",
         ),
-        ((function("LoRA.other", 20, ran=(21,)),), "`LoRA.other` at line 21"),
+        ((function("LoRA.other", 20, ran=(21,)),), f" This change edits `{LORA}:21` in `LoRA.other`."),
+        (ELSEWHERE, " This change edits `src/megatron/bridge/peft/utils.py:3` in `f`."),
+        ((*ELSEWHERE, *ELSEWHERE), ":3` in `f` and 1 more function."),
+        ((*ELSEWHERE, GONE), " This change removes code of `LoRA.gone` there."),
+        ((GONE,), " This change removes code of `LoRA.gone` there."),
+        ((), SOURCE),
     ),
 )
-def test_what_the_change_does_in_that_file_is_beside_it(functions: tuple[FunctionRun, ...], beside: str) -> None:
-    where = rows(execution=ChangeExecution(functions))["Where"]
-    assert where.endswith(f"; this change touches {beside}")
-
-
-ELSEWHERE = (function("f", 3, path="src/megatron/bridge/peft/utils.py"),)
-GONE = replace(function("LoRA.gone", 180), side=Side.MERGE_BASE)
-SOURCE = '`raise ValueError("no size")`'
-
-
-@pytest.mark.parametrize(
-    ("execution", "end"),
-    (
-        (ChangeExecution(ELSEWHERE), "; nothing of the change that this job must run is in that file"),
-        (ChangeExecution((*ELSEWHERE, GONE)), "; this change removes code of `LoRA.gone`"),
-        (ChangeExecution((GONE,)), "; this change removes code of `LoRA.gone`"),
-        (ChangeExecution(ELSEWHERE, unread=(f"{LORA}: it is too large",)), SOURCE),
-        (ChangeExecution(ELSEWHERE, left_out=1), SOURCE),
-        (ChangeExecution(), SOURCE),
-    ),
-)
-def test_a_file_is_cleared_of_the_change_only_as_far_as_is_known(execution: ChangeExecution, end: str) -> None:
-    assert rows(execution=execution)["Where"].endswith(end)
+def test_what_the_change_edits_stands_beside_the_frame(functions: tuple[FunctionRun, ...], end: str) -> None:
+    assert rows(execution=ChangeExecution(functions))["Where"].endswith(end)
 
 
 def test_without_a_frame_it_is_where_the_evidence_was_read_and_what_of_the_change_ran() -> None:
     at = Evidence(State.BROKEN, "they differ", "fingerprints.jsonl", criterion="replicas")
-    said = replace(at, file="log.txt.zst", line=7, excerpt="corr:0.4")
+    said = replace(at, file="log.txt.zst", line=7, excerpt="corr:0.4", criterion="no_exception")
     lost = {"frame": None, "evidence": (at,), "decided_by": "replicas", "key_lines": ()}
-    unknown = "no line of code is known, it shows in"
-    assert rows(**lost)["Where"] == f"{unknown} `fingerprints.jsonl`"
-    assert rows(**lost | {"evidence": (said,)})["Where"] == f"{unknown} `log.txt.zst:7`: `corr:0.4`"
-    ran = rows(**lost, execution=ChangeExecution((function("LoRA.transform", 160, ran=(185,)),)))["Where"]
-    assert ran == f"this change ran in `{LORA}:LoRA.transform`; {unknown} `fingerprints.jsonl`"
+    assert rows(**lost)["Where"] == "No error was raised; it shows in `fingerprints.jsonl`."
+    logged = lost | {"evidence": (said,), "decided_by": "no_exception"}
+    assert rows(**logged)["Where"] == "The log names no line of code; it shows in `log.txt.zst:7`: `corr:0.4`."
+    changed = {"execution": ChangeExecution((function("LoRA.transform", 160, ran=(185,)),))}
+    ran = rows(**lost, **changed)["Where"]
+    assert ran.startswith(f"`{LORA}:185` in `LoRA.transform`: edited by this change and run by this job. No error was")
+    assert rows(**ENTERED_NOTHING, **changed, frame=None)["Where"].endswith(
+        "edited by this change, not run by this job."
+    )
     nowhere = {"frame": None, "evidence": (), "key_lines": (), "decided_by": None}
-    assert rows(**nowhere, causes=("preflight:data",))["Where"] == f"{unknown} preflight"
     for causes in ((), ("end:time_limit",), ("preflight:data", "end:stalled")):
-        assert rows(**nowhere, causes=causes)["Where"] == "no line of code is known"
+        assert rows(**nowhere, causes=causes)["Where"] == "No error was raised."
+
+
+def test_a_fault_of_tensors_is_told_in_plain_words_and_by_the_first_of_them() -> None:
+    at = Evidence(
+        State.BROKEN, "", "fingerprints.jsonl", excerpt="a.weight: all zero\n  found: 0", criterion="replicas"
+    )
+    found = rows(frame=None, evidence=(at,), decided_by="replicas")["What"]
+    assert found == "GPUs that must hold the same weights hold different ones: a.weight: all zero"
+    lost = rows(frame=None, evidence=(), key_lines=(), decided_by=None, stage=Stage.RAY)["What"]
+    assert lost == "While Ray started: LoRA could not be applied"
 
 
 def test_an_error_in_verl_names_the_last_call_of_bridge() -> None:
@@ -130,16 +157,18 @@ def test_an_error_in_verl_names_the_last_call_of_bridge() -> None:
     last = "bridge/src/megatron/bridge/models/conversion/model_bridge.py:stream"
     calls = ("verl/workers/engine.py:step", last, "x:send")
     assert rows(frame=frame, calls=calls)["Where"] == (
-        f"`verl/workers/rollout.py:7` in `send`: `copy_(`; the last of Bridge before it: `{last}`"
+        f"`verl/workers/rollout.py:7` in `send`: `copy_(`. The last of Bridge before it: `{last}`."
     )
 
 
-@pytest.mark.parametrize("cause", sorted(_OF_THE_HOST))
-def test_what_preflight_finds_of_the_host_is_the_hosts(cause: str) -> None:
+@pytest.mark.parametrize("cause", sorted(_OUTSIDE))
+def test_what_lies_outside_of_the_code_is_not_the_changes(cause: str) -> None:
     blocked = {"result": Result.BLOCKED, "blame": "", "causes": (cause,)}
-    assert rows(**blocked)["Whose"] == "the host or its settings: it was found before this job ran code of the change"
+    whose = rows(**blocked)["Whose"]
+    assert whose.startswith("Not this change. The fault lies in the host,")
+    assert whose.endswith("before any code of the change ran.") == (cause in _PREFLIGHT)
     assert "host" not in rows(**blocked | {"causes": (cause, "preflight:repositories")})["Whose"]
-    assert "host" not in rows(**blocked | {"undecided": True})["Whose"]
+    assert "host" not in rows(**blocked | PASSES_THERE)["Whose"]
 
 
 def test_rows_stay_short_whatever_a_log_says() -> None:

@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 from tests.core.judged import judged_text, verdict_that_says
 from tests.core.pulls.entries import SMOKE, override, run
 from tests.fakes.places import FIXTURES, ROOT
+from tests.fakes.red_cards import shown_cards, words_of
 from tests.fakes.shown_pull import FAILED, card_that_says, shown_plan, shown_target_state
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.execution import ChangedFunction, Purpose
@@ -408,5 +409,17 @@ def test_a_red_card_says_what_where_whose_and_what_now_before_its_folds() -> Non
     assert [row.partition("**")[2].partition(":")[0] for row in before.splitlines() if row.startswith("- **")] == [
         *("What", "Where", "Whose", "Now")
     ]
-    assert "| see above" in before
-    assert len(before.split()) <= 120
+    assert "| see above" in text
+    assert len(before.removeprefix(MARKER).split()) <= 120
+
+
+def test_a_card_of_every_kind_of_failure_is_short_and_says_whose_it_is() -> None:
+    counted = {name: words_of(card) for name, card in shown_cards().items()}
+    assert {name: count for name, count in counted.items() if count[0] > 120 or count[1] > 400} == {}
+    for name, card in shown_cards().items():
+        before = card.partition("<details>")[0]
+        heading = next(row for row in before.splitlines() if row.startswith("### "))
+        assert re.search(r"caused by this change$|whose fault is not known$|none of the changed lines$", heading), name
+        for title in ("What", "Where", "Whose", "Now"):
+            (row,) = re.findall(rf"(?m)^- \*\*{title}:\*\* (.+)$", before)
+            assert " ..." not in row or title == "What", name

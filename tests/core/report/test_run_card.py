@@ -285,7 +285,9 @@ def test_a_host_that_cannot_begin_a_job_is_told_in_15_rows() -> None:
     assert len(rows) <= 15
     assert max(map(len, rows)) <= 100
     assert rows[0].startswith("Result: Blocked - Level 0 blocked at environment: no GPU is visible")
-    assert next(row for row in rows if row.startswith("1. ")).startswith("1. no GPU is visible: Run it on a host")
+    assert next(row for row in rows if row.startswith("1. ")).startswith(
+        "1. Run it on a host with 1 GPU. Found: no GPU"
+    )
     left = next(row for row in rows if row.startswith("and "))
     shown = sum(row[0].isdigit() for row in rows)
     assert left == f"and {10 - shown} more to fix"

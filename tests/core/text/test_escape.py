@@ -14,7 +14,7 @@ from verl_e2e.core.text.escape import (
     code,
     fence_for,
     fenced_row,
-    first_sentence,
+    first_clause,
     fit_blocks,
     folded,
     folded_text,
@@ -243,7 +243,8 @@ def test_a_section_for_a_terminal_has_the_text_and_none_of_the_escapes(text: str
     assert shown == [plain, "", "cell  where", f"{plain}  {plain}", f"- {plain}"]
 
 
-def test_the_first_sentence_ends_where_another_begins() -> None:
-    assert first_sentence("Give v1.2 of it. Then run again. Wait.") == "Give v1.2 of it."
-    assert first_sentence("no end") == "no end"
-    assert first_sentence("") == ""
+def test_the_first_clause_ends_where_another_begins() -> None:
+    assert first_clause("Give v1.2 of it. Then run again. Wait.") == "Give v1.2 of it."
+    assert first_clause("Give it; then run again.") == "Give it."
+    assert first_clause("no end") == "no end."
+    assert first_clause("") == ""

@@ -67,8 +67,10 @@ def as_known(case: Case, decision: Decision) -> Decision:
     marks = fingerprint_of(case, decision)
     for known in case.job.defects:
         if decision.stage is known.shows.stage and marks == (f"{Criterion.NO_EXCEPTION}: {known.shows.error}",):
-            cause = f"pre-existing, known defect {known.name}: {known.reason}"
-            return Decision(Result.BLOCKED, decision.stage, cause, FIX_KNOWN, decision.at, causes=(DEFECT_CAUSE,))
+            cause = f"known defect {known.name}: {known.reason}"
+            blame = "the policy lists this failure as one of unchanged code"
+            causes = (DEFECT_CAUSE,)
+            return Decision(Result.BLOCKED, decision.stage, cause, FIX_KNOWN, decision.at, blame, causes=causes)
     return decision
 
 
@@ -108,10 +110,10 @@ FIX_KNOWN = (
     "Judge the change by the jobs that avoid the defect. The entry in `defects:` of the policy ends when the code that "
     "has it changes, or with its last day."
 )
-FIX_BASE = "Fix the base branch first, then run this change again; the failure hides what the change does."
+FIX_BASE = "Change nothing here, and rebase once the base branch is fixed; the failure hides what the change does."
 FIX_OTHERWISE = "Compare the two failures: fix what fails on the merge base, then run this change again."
-FIX_FLAKY = "Run the job several times on the merge base and on the head: one failure in two runs shows no difference."
-NOT_ASKED_FOR = "no follow-up was asked for"
+FIX_FLAKY = "Two runs that disagree show nothing: this head and the merge base need to run several times."
+NOT_ASKED_FOR = "no one asked for it"
 
 
 class CandidateRank(IntEnum):
@@ -152,26 +154,21 @@ def weigh_related(case: Case, alone: Decision) -> Decision:
     if not may_change(alone):
         return alone
     found, base = most_telling(fingerprint_of(case, alone), alone.stage, case.related(Role.MERGE_BASE))
-    if alone.undecided and (base is None or found is CandidateRank.NOT_CONCLUSIVE):
-        return alone
     if base is None:
         text = _not_run(case, Role.MERGE_BASE, wording.MERGE_BASE_NOT_RUN)
         return replace(alone, blame=_and_without_save(case, text))
-    commit, stop = base.bridge_commit[:12], wording.strip_full_stop
+    commit = base.bridge_commit[:12]
     match found:
-        case CandidateRank.FAILS_TOO if alone.undecided:
-            cause = f"the merge base {commit} is blocked the same way: {alone.cause}"
-            return replace(alone, cause=cause, undecided=False, recurrence=Recurrence.PRE_EXISTING)
         case CandidateRank.FAILS_TOO:
-            cause = f"pre-existing, the merge base {commit} fails the same way: {alone.cause}"
-            older = Recurrence.PRE_EXISTING
-            return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_BASE, recurrence=older)
+            went, older = "was blocked" if alone.undecided else "failed", Recurrence.PRE_EXISTING
+            known = replace(alone, blame=f"the same job {went} the same way on the merge base {commit}")
+            return replace(known, result=Result.BLOCKED, fix=FIX_BASE, undecided=False, recurrence=older)
         case CandidateRank.FAILS_OTHERWISE:
-            base_failed = f"the merge base {commit} fails too, but in another way: {ended(base)}"
-            cause = f"{stop(alone.cause)}; inconclusive: {base_failed}"
-            return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_OTHERWISE, undecided=False)
+            blame = f"the same job failed in another way on the merge base {commit} ({ended(base)})"
+            return replace(alone, result=Result.BLOCKED, blame=blame, fix=FIX_OTHERWISE, undecided=False)
         case CandidateRank.NOT_CONCLUSIVE | CandidateRank.NOT_RUN:
-            return replace(alone, blame=_and_without_save(case, f"merge base not conclusive: {ended(base)}"))
+            text = f"the same job showed nothing on the merge base {commit} ({ended(base)})"
+            return replace(alone, blame=_and_without_save(case, text))
         case CandidateRank.PASSES | CandidateRank.BEYOND:
             return _weigh_retry(case, alone, base)
 
@@ -208,24 +205,23 @@ def _weigh_retry(case: Case, alone: Decision, base: RelatedRun) -> Decision:
         (run for run in retries if run.result is Result.FAIL or same_failure(marks, alone.stage, run)), None
     )
     went = "failed" if alone.result is Result.FAIL else "was blocked"
-    base_said = "passes" if base.result is Result.PASS else f"gets beyond {alone.stage} ({ended(base)})"
-    base_said = f"the merge base {base.bridge_commit[:12]} {base_said}"
-    once = f"the head {went} once ({wording.strip_full_stop(alone.cause)})"
+    base_said = "passed" if base.result is Result.PASS else f"got beyond {alone.stage} ({ended(base)})"
+    base_said = f"the same job {base_said} on the merge base {base.bridge_commit[:12]}"
     if any(run.result is Result.PASS for run in retries):
-        cause = f"not reproduced: {once} and passed on a retry; {base_said}"
+        blame = f"it {went} once and passed on a retry of this head, and {base_said}"
         once_only = Recurrence.NOT_REPRODUCED
-        return replace(alone, result=Result.BLOCKED, cause=cause, fix=FIX_FLAKY, undecided=False, recurrence=once_only)
+        return replace(alone, result=Result.BLOCKED, blame=blame, fix=FIX_FLAKY, undecided=False, recurrence=once_only)
     if alone.undecided and retries and repeated is None:
-        cause = f"inconclusive: {once}, and the retry was not conclusive ({ended(retries[-1])}); {base_said}"
-        return replace(alone, cause=cause, fix=FIX_FLAKY, undecided=False)
+        blame = f"it {went} once, {base_said}, and a retry showed nothing ({ended(retries[-1])})"
+        return replace(alone, blame=blame, fix=FIX_FLAKY, undecided=False)
     if repeated is not None:
         same = same_failure(marks, alone.stage, repeated)
-        retried = f"and the head {went} again on a retry{'' if same else f', in another way ({ended(repeated)})'}"
+        retried = f"and this head {went} again on a retry{'' if same else f', in another way ({ended(repeated)})'}"
     elif retries:
-        retried = f"and the retry was not conclusive ({ended(retries[-1])})"
+        retried = f"and a retry of this head showed nothing ({ended(retries[-1])})"
     else:
-        retried = f"and the head {went} once, {_not_run(case, Role.RETRY, 'not retried')}"
-    blame = _and_without_save(case, f"regression: {base_said}, {retried}")
+        retried = f"and this head {went} once, {_not_run(case, Role.RETRY, 'not retried')}"
+    blame = _and_without_save(case, f"{base_said}, {retried}")
     shown = Recurrence.REGRESSION
     return replace(alone, result=Result.FAIL, blame=blame, undecided=False, recurrence=shown)
 
@@ -240,7 +236,7 @@ def _and_without_save(case: Case, text: str) -> str:
 
 
 def _not_run(case: Case, role: Role, text: str) -> str:
-    return f"{text}: {case.record.related_not_run.get(role) or NOT_ASKED_FOR}"
+    return f"{text} ({case.record.related_not_run.get(role) or NOT_ASKED_FOR})"
 
 
 _CONCLUSIVE = frozenset({Result.PASS, Result.FAIL})

@@ -23,7 +23,7 @@ from verl_e2e.core.judge.execution import and_more, aspect_of, execution, execut
 from verl_e2e.core.judge.related_runs import as_known, asks_for_base, fingerprint_of, related_rows, weigh_related
 from verl_e2e.core.judge.verdict_document import Aspect, Limitation, Verdict
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.facts import Frame, LogFacts
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import EVIDENCE_CAUSE, Decision, Deliverable, Outcome, Result, Stage, of_criterion
 from verl_e2e.core.model.record import (
@@ -359,7 +359,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         reports=reports(case),
         figure=case_figure(case),
         calls=error.calls if error else (),
-        frame=error.frame if error else None,
+        frame=error.frame if error else _frame(case),
         steps=case.facts.steps,
         left_open=tuple(limitation.aspects for limitation in open_ends),
         shows=shown_by(case, evidence) if decision.result is Result.PASS else (),
@@ -368,7 +368,7 @@ def judge_case(case: Case, *, has_log: bool = True) -> Verdict:
         undecided=alone.undecided,
         causes=causes,
         recurrence=decision.recurrence,
-        blame=decision.blame if decision.result is Result.FAIL else "",
+        blame=decision.blame,
     )
 
 
@@ -410,7 +410,7 @@ def _sentence(case: Case, decision: Decision) -> str:
     first, last = Stage.BRIDGE_PROVIDER.order, Stage.TRAIN_STEP.order
     stages = [mark.stage for mark in case.facts.stages if first <= mark.stage.order <= last]
     reached = max(stages, key=lambda stage: stage.order, default=None)
-    return wording.blocked_sentence(case.job, stage, decision.cause, None if says_it else reached)
+    return wording.blocked_sentence(case.job, stage, decision, None if says_it else reached)
 
 
 def _key_lines(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[Evidence, ...]:
@@ -428,11 +428,18 @@ def _key_lines(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -
     return (*config, *at, *found)
 
 
+def _frame(case: Case) -> Frame | None:
+    """The line of code at which preflight found a fault, None where it was at none."""
+    place = next((finding.place for finding in blocking(case.record) if finding.place), "")
+    path, _, line = place.rpartition(":")
+    return Frame(path, int(line), "") if path and line.isdecimal() else None
+
+
 def _followups(case: Case, evidence: tuple[Evidence, ...], decision: Decision) -> tuple[str, ...]:
     rows = [decision.fix]
     for finding in blocking(case.record):
-        summary = wording.strip_full_stop(finding.summary)
-        rows.append(f"{summary}: {finding.fix}" if finding.fix else f"Fix: {summary}")
+        summary, fix = wording.strip_full_stop(finding.summary), wording.strip_full_stop(finding.fix)
+        rows.append(f"{fix[:1].upper()}{fix[1:]}. Found: {summary}" if fix else f"Fix: {summary}")
     if asks_for_base(case, decision):
         rows.append(wording.RUN_MERGE_BASE)
     waived = any(item.criterion == Criterion.BRIDGE_TESTS and item.state is State.WAIVED for item in evidence)

@@ -77,7 +77,7 @@ class Verdict:
     causes: tuple[str, ...] = ()
     # What related runs show of the failure, None where they show nothing.
     recurrence: Recurrence | None = None
-    # What caused a Fail by the related runs, as a clause; empty for anything else.
+    # How it is known whose the failure is, by the related runs, as a clause; empty where they say nothing.
     blame: str = ""
 
     @property

@@ -9,7 +9,7 @@ from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import Purpose
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Decision, Result, Stage
+from verl_e2e.core.model.outcome import Decision, Result, Stage, Whose, whose_of
 from verl_e2e.core.model.record import LOG_FILE, EndedEvent, EndReason, RepositoryState
 from verl_e2e.core.triage.triage import Triage, TriageVerdict
 
@@ -45,11 +45,18 @@ NOTHING_REQUIRED = "no verl coverage is required by this change"
 NEVER_STARTED = "the wrapper was never started"
 NO_VARIANT = "this job is the default Level 0"
 FOCUSED_TESTS = "the focused Bridge tests"
-MERGE_BASE_NOT_RUN = "merge base not run"
+MERGE_BASE_NOT_RUN = "the same job was not run on the merge base"
+# What a title says of whose a failure is.
+CAUSED_BY: Mapping[Whose, str] = {
+    Whose.THIS_CHANGE: "caused by this change",
+    Whose.NOT_THIS_CHANGE: "not caused by this change",
+    Whose.NOT_KNOWN: "whose fault is not known",
+    Whose.NOBODYS: "which tested nothing of this change",
+}
 NOT_EVIDENCE = "not evidence against the Bridge change"
 
 RUN_MERGE_BASE = "Run the same job on the merge base: if it fails there too, the change did not cause it."
-FIX_LOST = "Read the end of the log at the named stage, fix the host or raise the limit, then run again."
+FIX_LOST = "If the log ends in the changed code, push a fix, else tell the owner of the host."
 FIX_HOST_MEMORY = (
     "Raise `needs.memory_gib` of the site profile if runs take that much, run fewer jobs on the host at a time, or "
     "find out what in this run takes the memory; then run again."
@@ -62,8 +69,8 @@ FIX_SIGNAL = (
     "either, choose a workload that learns (learning rate, reward, steps, response length)."
 )
 FIX_UNEXECUTED = (
-    "Let a job enter the changed code: name the variant, feature or checkpoint that switches it on in the policy, or "
-    "request a level that does. If no run of verl can enter it, cover it by a Bridge test."
+    "Ask a maintainer for a job that runs the changed lines: the policy names the variant, feature or checkpoint that "
+    "switches them on, or a level is requested. If no run of verl can reach them, cover them by a Bridge test."
 )
 
 
@@ -112,13 +119,19 @@ def passed_sentence(job: Job, bridge: RepositoryState) -> str:
 
 def failed_sentence(job: Job, where: str, decision: Decision) -> str:
     """The sentence of a Fail, with what caused it by the related runs."""
-    return f"Level {int(job.level)} failed at {where}: {strip_full_stop(decision.cause)}; {decision.blame}"
+    return f"Level {int(job.level)} failed at {where}{_blamed(decision)}"
 
 
-def blocked_sentence(job: Job, stage: Stage, cause: str, construction: Stage | None) -> str:
+def blocked_sentence(job: Job, stage: Stage, decision: Decision, construction: Stage | None) -> str:
     """The sentence of a Blocked; says how far construction got, if it began."""
     beyond = f"; construction had reached {construction}" if construction else ""
-    return f"Level {int(job.level)} blocked at {stage}: {strip_full_stop(cause)}{beyond}; {NOT_EVIDENCE}"
+    return f"Level {int(job.level)} blocked at {stage}{_blamed(decision)}{beyond}; {NOT_EVIDENCE}"
+
+
+def _blamed(decision: Decision) -> str:
+    """Whose it is before what it is: a title is cut at its end."""
+    said = f", {CAUSED_BY[whose_of(decision.recurrence, decision.causes)]}" if decision.blame else ""
+    return f"{said}: {strip_full_stop(decision.cause)}{f'; {decision.blame}' if decision.blame else ''}"
 
 
 def unexecuted_sentence(job: Job, cause: str) -> str:

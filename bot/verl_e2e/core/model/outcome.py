@@ -4,6 +4,7 @@ What ended a run is an identifier: `log:<rule>`, `preflight:<check>`, `end:<reas
 sentence says it to people and may be worded otherwise tomorrow; retries, statistics and quarantine go by these.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -98,6 +99,16 @@ class Recurrence(StrEnum):
     REGRESSION = "regression"
 
 
+class Whose(StrEnum):
+    """Whose a failure is, as far as it is known."""
+
+    THIS_CHANGE = "this change"
+    NOT_THIS_CHANGE = "not this change"
+    NOT_KNOWN = "not known"
+    # The run was good and tested nothing of the change.
+    NOBODYS = "nobody's"
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A result with its reason."""
@@ -111,7 +122,7 @@ class Decision:
     fix: str = ""
     # The evidence that decided.
     at: Evidence | None = None
-    # What caused a Fail, by the related runs.
+    # How it is known whose it is, by the related runs, as a clause; empty where they say nothing.
     blame: str = ""
     # Whether the change may have caused what blocked the run, so that a run on the merge base decides.
     undecided: bool = False
@@ -134,6 +145,13 @@ UNPROVEN_CAUSE = "verdict:unproven"
 NEIGHBOUR_CAUSE = "verdict:neighbour"
 # A defect that the policy declares of unchanged code, in the form that it declares.
 DEFECT_CAUSE = "verdict:defect"
+
+
+def whose_of(recurrence: Recurrence | None, causes: Iterable[str]) -> Whose:
+    """Whose a failure is by what related runs show of it, and by what ended the run."""
+    if recurrence is Recurrence.PRE_EXISTING or DEFECT_CAUSE in causes:
+        return Whose.NOT_THIS_CHANGE
+    return Whose.THIS_CHANGE if recurrence is Recurrence.REGRESSION else Whose.NOT_KNOWN
 
 
 class EngineEnd(StrEnum):

@@ -282,6 +282,8 @@ class Finding(Document):
     attribution: Attribution = Attribution.HOST
     # What identifies the fault in another run of the same job; empty where the fault lies on the host.
     fingerprint: str = ""
+    # The line of code at which it shows, `file:line`; empty where it shows at none.
+    place: str = ""
 
 
 class ImportLine(Document):

@@ -216,6 +216,8 @@ class Gate:
     action: str = ""
     # Whether the title holds the whole obstacle.
     says_obstacle: bool = False
+    # Whether a rehearsal that failed closes it.
+    of_rehearsal: bool = False
 
     @property
     def conclusion(self) -> Conclusion | None:
@@ -343,7 +345,8 @@ def gate(
     if broken and not overridden:
         return Gate(JobStatus.FAILED, "The change breaks what verl uses of Bridge", broken, of_jobs)
     if failed_rehearsal:
-        return Gate(JobStatus.FAILED, _sentence(failed_rehearsal), (failed_rehearsal, *broken), of_jobs)
+        both, title = (failed_rehearsal, *broken), _sentence(failed_rehearsal)
+        return Gate(JobStatus.FAILED, title, both, of_jobs, of_rehearsal=True)
     if obstacle:
         whole = f"{obstacle}; {command}" if command else obstacle
         title, action = _sentence(obstacle), whole if command else ""

@@ -136,6 +136,17 @@ class RunState(StrEnum):
 _FINAL = frozenset({RunState.FINISHED, RunState.CANCELLED, RunState.LOST, RunState.REFUSED})
 
 
+class RehearsalFailure(Document):
+    """What failed first in a rehearsal."""
+
+    # The cell, and what fails in it at the head and not at the base.
+    what: str
+    # The line of code, or the quantity; empty where that is not known.
+    where: str = ""
+    # The first changed function that it depends on; empty where that is not known.
+    edited: str = ""
+
+
 class Rehearsed(Document):
     """What a rehearsal came to, as we judged its records ourselves."""
 
@@ -147,6 +158,8 @@ class Rehearsed(Document):
     unentered: Annotated[int, Field(ge=0)] = 0
     # The section of the card, in Markdown.
     section: str = ""
+    # None where nothing failed.
+    failure: RehearsalFailure | None = None
     # What the cells entered of the changed files at the head, packed; empty where that is not known, or too much.
     cells: str = ""
 

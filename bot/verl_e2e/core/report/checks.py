@@ -13,6 +13,7 @@ from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Recurrence
 from verl_e2e.core.pulls.commands import PREFIX
 from verl_e2e.core.pulls.decide import Actions
 from verl_e2e.core.pulls.forge import (
@@ -184,7 +185,7 @@ def gate_text(found: Iterable[JobStanding], gate: Gate, notices: tuple[str, ...]
         steps = [
             *([f"{sentence(gate.action)}."] if gate.action else []),
             *(f"{sentence(hold.action[:1].upper() + hold.action[1:])}." for hold in holds),
-            *(_step(standing) for standing in unsatisfied if standing.hold is None),
+            *(f"{markdown(row.wanted.id, 80)}: {next_step(row)}" for row in unsatisfied if row.hold is None),
         ]
         if steps:
             blocks.append(TextBlock("**How to make it green**\n", tuple(f"- {step}" for step in steps), "", 12_000))
@@ -212,30 +213,36 @@ def _jobs(heading: str, standings: tuple[JobStanding, ...]) -> list[TextBlock]:
     return [TextBlock(f"{heading}\n|---|---|---|", tuple(rows), "", 24_000)] if rows else []
 
 
-def _step(standing: JobStanding) -> str:
-    """What must happen for one job that nothing holds, with our commands as code."""
-    name, level = markdown(standing.wanted.id, 80), int(standing.wanted.level)
+def next_step(standing: JobStanding, verdict: Verdict | None = None) -> str:
+    """What must happen for one job that nothing holds, and whom to ask for it, with our commands as code."""
+    level = int(standing.wanted.level)
     head = standing.run.head_sha if standing.run is not None else "FULL-SHA"
-    override = f"`{PREFIX} override {level} {head} REASON`"
+    override = f"a maintainer to comment `{PREFIX} override {level} {head} REASON`"
+    ask = f"ask someone with write access to comment `{PREFIX} rerun"
     match standing.state:
+        case JobStatus.FAILED if verdict is not None and verdict.recurrence is Recurrence.REGRESSION:
+            return "push a fix, and the job runs again."
+        case JobStatus.FAILED if verdict is not None:
+            return f"push a fix, or {ask} failed`, or run the command below, which runs the merge base too."
         case JobStatus.FAILED:
-            return f"{name}: push a fix; if the change did not cause it, comment `{PREFIX} rerun failed` or {override}."
+            return f"push a fix; if the change did not cause it, {ask} failed` or {override}."
         case JobStatus.BLOCKED if standing.disagrees_with is not None:
-            return f"{name}: find out why its attempts disagree, then push a fix, or comment {override}."
+            return f"find out why its attempts disagree, then push a fix, or ask {override}."
         case JobStatus.QUARANTINED | JobStatus.TOLERATED if standing.quarantine is not None:
             link = markdown(standing.quarantine.link, 300)
-            return f"{name}: its cause is worked on at {link}; push a fix, comment `{PREFIX} rerun` or {override}."
+            return f"its cause is worked on at {link}; push a fix, {ask}` or {override}."
         case JobStatus.BLOCKED if standing.run is None:
-            return f"{name}: fix what is missing ({verdict_sentence(standing.reason, 300)}), or comment {override}."
+            return f"fix what is missing ({verdict_sentence(standing.reason, 300)}), or ask {override}."
+        case JobStatus.BLOCKED if verdict is not None:
+            return f"then {ask} blocked`, or {override}."
         case JobStatus.BLOCKED:
-            return f"{name}: do what its check says, then comment `{PREFIX} rerun blocked`, or comment {override}."
+            return f"do what its check says, then {ask} blocked`, or {override}."
         case JobStatus.UNEXECUTED:
-            what = "let a job of the policy enter the changed code"
-            return f"{name}: {what}, wait for a job that runs it, or comment {override}."
+            return f"unless another job of this plan runs the changed lines, ask {override}."
         case JobStatus.SKIPPED:
-            return f"{name}: starts by itself when {markdown(', '.join(standing.wanted.requires), 200)} has passed."
+            return f"starts by itself when {markdown(', '.join(standing.wanted.requires), 200)} has passed."
         case _:
-            return f"{name}: wait, there is nothing to do."
+            return "wait, there is nothing to do."
 
 
 REHEARSAL_TITLE = "Rehearsal on a CPU"
@@ -258,6 +265,21 @@ def rehearsal_line(standing: RehearsalStanding, levels: Iterable[Level]) -> str:
     asked = [str(int(level)) for level in levels]
     named = f"level{'s' * (len(asked) > 1)} {', '.join(asked)} of the plan" if asked else "no level is required to"
     return f"{standing.reason}; {named} look{'s' * (len(asked) == 1)} at {' and '.join(left)}"
+
+
+def rehearsal_failure(standing: RehearsalStanding) -> TextBlock:
+    """What failed in a rehearsal, where, whose it is and what to do now."""
+    rehearsed = standing.run.rehearsed if standing.run is not None else None
+    failure = rehearsed.failure if rehearsed is not None else None
+    place = f"{code(failure.where, 240)}." if failure and failure.where else "In no line of code."
+    beside = f" This change edits {code(failure.edited, 240)}." if failure and failure.edited else ""
+    rows = (
+        f"- **What:** On a CPU, before any GPU was used: {sentence(failure.what if failure else standing.reason, 260)}",
+        f"- **Where:** {place}{beside}",
+        "- **Whose:** This change. The same part of the rehearsal did not fail so on the merge base.",
+        "- **Now:** Push a fix, and it is rehearsed again.",
+    )
+    return TextBlock(f"**{REHEARSAL}**\n", rows, "", 3_000)
 
 
 def rehearsal_block(standing: RehearsalStanding, share: int) -> tuple[TextBlock, ...]:

@@ -10,8 +10,10 @@ from dataclasses import replace
 
 from verl_e2e.core.judge.execution import EXECUTED_TITLE, execution_line, execution_rows
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
-from verl_e2e.core.judge.wording import merged_limitations, purpose_rows, requested_work
+from verl_e2e.core.judge.wording import CAUSED_BY, merged_limitations, purpose_rows, requested_work
+from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Whose
 from verl_e2e.core.model.record import SUSPECTS_WORD
 from verl_e2e.core.plan.plan import Plan, Reason
 from verl_e2e.core.pulls.commands import needs_leave
@@ -22,13 +24,14 @@ from verl_e2e.core.pulls.ledger import Approval, JobStatus, Run, status_of_run
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.wanted_jobs import is_image_pinned, origin_text
 from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, queue_notices, used_minutes
-from verl_e2e.core.report.checks import rehearsal_block, rehearsal_line
+from verl_e2e.core.report.checks import next_step, rehearsal_block, rehearsal_failure, rehearsal_line
 from verl_e2e.core.report.verdict_rows import (
     command_rows,
     curves,
     deliverable_rows,
     failure_block,
     failure_rows,
+    failure_title,
     key_lines,
     links,
     requested_rows,
@@ -51,6 +54,7 @@ from verl_e2e.core.text.escape import (
 MARKER = "<!-- verl-e2e:card:v1 -->"
 MAX_CARD = 60_000
 _CUT = "_Cut to fit._"
+_ALL_REASONS = "- Comment `/verl-e2e plan` for every reason."
 _PLANNED_AGAIN = "This head is planned again in a few minutes."
 _ANY = 10**9
 _REHEARSAL_SHARE = 4_000
@@ -67,7 +71,9 @@ _WORST = (
 
 
 # The jobs whose failures a card tells before its table, and how many.
-_ENDED_BADLY, _MOST_FAILURES = (JobStatus.FAILED, JobStatus.BLOCKED), 2
+_ENDED_BADLY, _MOST_FAILURES = (JobStatus.FAILED, JobStatus.BLOCKED, JobStatus.UNEXECUTED), 2
+# How many rows of a fold a card shows that tells a failure, and how long one is.
+_MOST_TOLD, _MOST_ROW = 3, 160
 # A job with the verdict of its run, and one that may have none.
 _Judged = tuple[JobStanding, Verdict]
 _Read = tuple[JobStanding, Verdict | None]
@@ -88,12 +94,14 @@ NOT_PINNED = (
 def render_pull_card(target_state: TargetState, steps: Actions) -> str:
     """The comment's Markdown after the actions, the marker first, at most 60,000 characters."""
     read = tuple((item, read_verdict(item.run.verdict) if item.run else None) for item in steps.standings)
-    told = _failures(read)
+    told, rehearsal = _failures(read, steps.gate.status), steps.rehearsal
+    failed = rehearsal is not None and rehearsal.status is JobStatus.FAILED
     blocks = (
         _head(target_state, steps, told),
-        *(failure_block(item.wanted.id, verdict) for item, verdict in told),
-        _table(steps.standings, {item.wanted.id for item, _ in told}),
-        *_folds(target_state, steps, read),
+        *([rehearsal_failure(rehearsal)] if rehearsal is not None and failed else ()),
+        *(_told(item, verdict) for item, verdict in told),
+        _table(steps.standings, {item.wanted.id for item, _ in told}, fold=bool(told) or failed),
+        *(_short_folds(target_state, steps, told) if told else _folds(target_state, steps, read)),
     )
     most = MAX_CARD - len(MARKER) - 1
     whole = fit_blocks(tuple(replace(block, share=_ANY) for block in blocks), _ANY, _CUT)
@@ -103,21 +111,30 @@ def render_pull_card(target_state: TargetState, steps: Actions) -> str:
 def _head(target_state: TargetState, steps: Actions, told: Sequence[_Judged]) -> TextBlock:
     gate, plan = steps.gate, target_state.plan
     # What is told in whole below is only named here.
-    title = _named(told) if told and gate.status in _ENDED_BADLY else gate.title
+    title = " and ".join(failure_title(item.wanted.id, verdict) for item, verdict in told)
+    title = title if told and gate.status in _ENDED_BADLY else gate.title
+    rehearsal = steps.rehearsal
+    failed = rehearsal is not None and rehearsal.status is JobStatus.FAILED
+    if rehearsal is not None and failed and gate.of_rehearsal and not told:
+        title = f"{REHEARSAL} failed, {CAUSED_BY[Whose.THIS_CHANGE]}"
     heading = f"### {gate.status.icon} verl-e2e: {gate.status.word} - {sentence(title, 600)}\n"
     planned, used = sum(map(_planned, steps.standings)), sum(map(used_minutes, steps.standings))
     minutes = minutes_left(steps.standings)
     left = f", about {minutes} minutes to an answer where no job waits" if minutes else ""
-    cost = f", GPU minutes: {used:.1f} used, about {planned:.0f} planned{left}" if planned or used else ""
+    cost = (
+        f", GPU minutes: {used:.1f} used, about {planned:.0f} planned{left}" if (planned or used) and not told else ""
+    )
     rows = [f"Head `{target_state.head_sha[:12]}`{cost}"]
-    rows += [f"> {sentence(notice, 600)}" for notice in card_notices(target_state, steps)]
+    # What to do about a failure is told below.
+    notices = card_notices(target_state, steps) if not failed or told else ()
+    rows += [f"> {sentence(notice, 600)}" for notice in notices]
     if target_state.problem and not gate.says_obstacle:
         rows.append(f"> {sentence(target_state.problem, 1000)}")
-    if steps.rehearsal is not None:
-        line = rehearsal_line(steps.rehearsal, plan.levels if plan is not None else ())
+    if rehearsal is not None and not failed:
+        line = rehearsal_line(rehearsal, plan.levels if plan is not None else ())
         rows.append(f"> {sentence(line, 1000)}")
     executed = execution_line(joined_execution(steps.standings), done=gate.status is not JobStatus.RUNNING)
-    if executed:
+    if executed and not told:
         rows.append(f"> {EXECUTED_TITLE}: {sentence(executed, 1500)}")
     for override in target_state.overrides:
         who, why = markdown(override.actor, 60), sentence(override.reason, 300)
@@ -128,12 +145,10 @@ def _head(target_state: TargetState, steps: Actions, told: Sequence[_Judged]) ->
     return TextBlock(heading, tuple(rows), "", 8_000)
 
 
-def _named(told: Sequence[_Judged]) -> str:
-    """The jobs whose failures are told, each with the stage in which it ended."""
-    return " and ".join(
-        f"{item.wanted.id} {item.state.value}{f' in {verdict.stage}' if verdict.stage else ''}"
-        for item, verdict in told
-    )
+def _told(item: JobStanding, verdict: Verdict) -> TextBlock:
+    step = next_step(item, verdict)
+    address = links(item.run.url) if item.run is not None else ""
+    return failure_block(item.wanted.id, verdict, step=step[:1].upper() + step[1:], address=address)
 
 
 def _planned(standing: JobStanding) -> float:
@@ -165,14 +180,16 @@ def card_notices(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
     return tuple(rows)
 
 
-def _failures(read: Sequence[_Read]) -> tuple[_Judged, ...]:
+def _failures(read: Sequence[_Read], status: JobStatus) -> tuple[_Judged, ...]:
     """The first required jobs that ended badly, and whose verdict tells why: fails before the rest."""
-    ended = [row for row in read if row[0].wanted.required and row[0].state in _ENDED_BADLY and row[0].run is not None]
+    # While others run, one of them may enter the changed code.
+    badly = _ENDED_BADLY if status in _ENDED_BADLY else _ENDED_BADLY[:2]
+    ended = [row for row in read if row[0].wanted.required and row[0].state in badly and row[0].run is not None]
     first = sorted(ended, key=lambda row: _ENDED_BADLY.index(row[0].state))[:_MOST_FAILURES]
     return tuple((item, verdict) for item, verdict in first if verdict is not None and failure_rows(verdict))
 
 
-def _table(standings: Sequence[JobStanding], shown: Collection[str]) -> TextBlock:
+def _table(standings: Sequence[JobStanding], shown: Collection[str], *, fold: bool) -> TextBlock:
     """The jobs; those whose failure is told above have no reason of their own."""
     if not standings:
         return TextBlock("", (), "", 100)
@@ -202,12 +219,37 @@ def _table(standings: Sequence[JobStanding], shown: Collection[str]) -> TextBloc
         )
         rows.append(f"| {' | '.join(cells)} |")
     heading = "| job | result | required | GPU minutes | reason |\n|---|---|---|---|---|"
+    if fold:
+        return folded(f"Jobs ({len(rows)})", (heading, *rows), 9_000)
     return TextBlock(heading, tuple(rows), "", 9_000)
+
+
+def _short_folds(target_state: TargetState, steps: Actions, told: Sequence[_Judged]) -> Iterator[TextBlock]:
+    """What a reader of a failure may want next, in few rows: the check of each job has all of it."""
+    plan = target_state.plan
+    for standing, verdict in told:
+        title = summary_html(standing.wanted.id, 80)
+        calls = tuple(one_line(call, _MOST_ROW) for call in verdict.calls[-2 * _MOST_TOLD :])
+        if calls:
+            yield folded_text(f"Calls that led there, {title}", calls, 2_000)
+        lines = (*verdict.repositories[: 2 * _MOST_TOLD - 2], *key_lines(verdict)[-_MOST_TOLD:])
+        yield folded_text(f"Evidence of {title}", tuple(one_line(line, _MOST_ROW) for line in lines), 3_000)
+    limits = (text for _, verdict in told for text in verdict.limitations)
+    rows = tuple(dict.fromkeys((*_own_word(target_state, steps), *limits)))
+    more = [f"{len(rows) - _MOST_TOLD} more are in the check of the job."] if len(rows) > _MOST_TOLD else []
+    shown = [verdict_sentence(row, 500) for row in (*rows[:_MOST_TOLD], *more)]
+    if shown:
+        yield folded(f"Limitations ({len(rows)})", tuple(f"- {row}" for row in shown), 3_000)
+    if steps.rehearsal is not None:
+        yield from rehearsal_block(steps.rehearsal, 1_500)
+    if plan is not None:
+        yield folded("Plan", (*(f"- {_why(level, plan)}" for level in plan.levels), _ALL_REASONS), 2_000)
+    yield from _reproduce(plan)
 
 
 def _folds(target_state: TargetState, steps: Actions, read: Sequence[_Read]) -> Iterator[TextBlock]:
     """The folded blocks. Their shares, with those of head and table, add up to at most the size of the card."""
-    target, plan = target_state.target, target_state.plan
+    plan = target_state.plan
     if steps.rehearsal is not None:
         yield from rehearsal_block(steps.rehearsal, _REHEARSAL_SHARE)
     judged: list[_Judged] = [(item, verdict) for item, verdict in read if verdict is not None]
@@ -236,14 +278,10 @@ def _folds(target_state: TargetState, steps: Actions, read: Sequence[_Read]) -> 
     functions = tuple(one_line(line, 400) for line in execution_rows(joined_execution(steps.standings)))
     if functions:
         yield folded_text(f"Changed functions ({len(functions)})", functions, 2_500)
-    # A head that a person had to let run, and that did.
-    approvals = (entry for entry in target_state.entries if isinstance(entry, Approval))
-    let = isinstance(target, Pull) and needs_leave(target, approvals)
-    own_word = let and any(item.run is not None and item.run.verdict for item in steps.standings)
     # What the jobs leave open, each once and with its jobs, but for what a job that passed shows.
     named = [(standing.wanted.id, verdict) for standing, verdict in judged]
     left = merged_limitations(named, named=len(steps.standings) > 1)
-    yield from _bullets("Limitations", (*([OWN_WORD] if own_word else []), *left), 5_000)
+    yield from _bullets("Limitations", (*_own_word(target_state, steps), *left), 5_000)
     followups = dict.fromkeys(text for _, verdict in judged for text in verdict.followups)
     yield from _bullets("Follow-ups", tuple(followups), 3_000)
     if evidence:
@@ -256,6 +294,17 @@ def _folds(target_state: TargetState, steps: Actions, read: Sequence[_Read]) -> 
             f"- `{head[:12]}` {status.icon} {status.word}: {sentence(said, 300)}" for head, status, said in heads
         )
         yield folded(f"Earlier heads ({len(rows)})", rows, 2_000)
+    yield from _reproduce(plan)
+
+
+def _own_word(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
+    """What to mind of a head that a person had to let run, and that did."""
+    approvals = (entry for entry in target_state.entries if isinstance(entry, Approval))
+    let = isinstance(target_state.target, Pull) and needs_leave(target_state.target, approvals)
+    return (OWN_WORD,) if let and any(item.run is not None and item.run.verdict for item in steps.standings) else ()
+
+
+def _reproduce(plan: Plan | None) -> Iterator[TextBlock]:
     if plan is not None and plan.levels:
         commits = f"--base {plan.base} --head {plan.head}"
         command = (f"verl-e2e check --repo Megatron-Bridge --verl verl {commits} --out result",)
@@ -289,17 +338,19 @@ SHOWN_STEPS = 8
 def reason_blocks(plan: Plan, share: int) -> tuple[TextBlock, ...]:
     """A folded block for each required level and one for the rest; together they take about `share` characters."""
     each = max(600, share // (len(plan.levels) + 1))
-    blocks = []
-    for level in plan.levels:
-        paths = {reason.path for reason in plan.reasons if reason.level is level and reason.path is not None}
-        verb = "requires" if len(paths) == 1 else "require"
-        asked = f"{count_of(len(paths), 'changed path')} {verb} it" if paths else "requested"
-        jobs = count_of(sum(job.variant.level is level for job in plan.jobs), "job")
-        title = f"Why level {int(level)}, {level.title}: {asked}, {jobs}"
-        blocks.append(folded_text(title, tuple(_required_rows(level, plan)), each))
+    blocks = [folded_text(f"Why {_why(at, plan)}", tuple(_required_rows(at, plan)), each) for at in plan.levels]
     rest = tuple(_other_rows(plan))
     title = "Levels that are not required, and why" if plan.levels else "Why no level is required"
     return (*blocks, *([folded_text(title, rest, each)] if rest else []))
+
+
+def _why(level: Level, plan: Plan) -> str:
+    """How much of the change requires a level, and how many jobs it has."""
+    paths = {reason.path for reason in plan.reasons if reason.level is level and reason.path is not None}
+    verb = "requires" if len(paths) == 1 else "require"
+    asked = f"{count_of(len(paths), 'changed path')} {verb} it" if paths else "requested"
+    jobs = count_of(sum(job.variant.level is level for job in plan.jobs), "job")
+    return f"level {int(level)}, {level.title}: {asked}, {jobs}"
 
 
 def _required_rows(level: Level, plan: Plan) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from verl_e2e.core.compare.rehearsal import RANK, CellOutcome, CellVerdict, Difference, Rehearsal, Sight
+from verl_e2e.core.pulls.ledger import RehearsalFailure
 from verl_e2e.core.text.escape import code, markdown
 
 _MOST_CELLS, _MOST_LINES, _MOST_NAMED = 20, 20, 2000
@@ -22,13 +23,11 @@ def headline(found: Rehearsal) -> str:
     return f"Rehearsal (CPU): {found.outcome.value} ({', '.join(parts)} of {len(found.cells)} cells)"
 
 
-def first_failure(found: Rehearsal) -> str:
-    """What failed in the first cell that did, as a clause; empty where none did."""
-    for cell in found.of(CellOutcome.FAIL):
-        for what, where in _failed(cell):
-            cause = f", first changed function {cell.cause}" if cell.cause else ""
-            return f"{cell.cell}: {what}{f' at {where}' if where else ''}{cause}"
-    return ""
+def first_failure(found: Rehearsal) -> RehearsalFailure | None:
+    """What failed in the first cell that did, None where none did."""
+    failed = ((cell, *row) for cell in found.of(CellOutcome.FAIL) for row in _failed(cell))
+    first = next(failed, None)
+    return first and RehearsalFailure(what=f"{first[0].cell}: {first[1]}", where=first[2], edited=first[0].cause)
 
 
 def render_rehearsal(found: Rehearsal) -> str:

@@ -25,7 +25,7 @@ from verl_e2e.core.model.evidence import Evidence
 from verl_e2e.core.model.outcome import Deliverable, Result, Stage
 from verl_e2e.core.model.record import ENVIRONMENT_FILE
 from verl_e2e.core.report.comparison_text import markdown_rows, verdict_of
-from verl_e2e.core.report.verdict_rows import failure_block
+from verl_e2e.core.report.verdict_rows import failure_block, failure_title
 from verl_e2e.core.text.escape import (
     TextBlock,
     fit_blocks,
@@ -248,6 +248,8 @@ def followups_of(card: Card) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rows))
 
 
+# How many failures stand before the folds.
+_MOST_TOLD = 8
 _ICON = {Result.PASS: "✅", Result.FAIL: "❌", Result.BLOCKED: "⛔"}
 _CUT = "_Cut to fit; the whole is in card.txt._"
 
@@ -264,12 +266,18 @@ def render_markdown(card: Card) -> str:
         f"**Checkpoint/config:** {markdown(checkpoint_of(card))}{'  ' if executed else ''}",
         *([f"**{EXECUTED_TITLE}:** {markdown(executed, _MAX_EXECUTED)}"] if executed else []),
     )
-    blocks = [TextBlock(f"### {_ICON[result]} {result} - {sentence(sentence_of(card))}\n", head, "", 16_000)]
     bad = [verdict for verdict in card.verdicts if _result_in(card, verdict) is not Result.PASS]
-    blocks += [failure_block(verdict.job_id, verdict) for verdict in bad]
-    for job_id, group in _groups(card):
-        rows = tuple(f"| {markdown(row.name)} | **{row.outcome}** | {sentence(row.detail, 500)} |" for row in group)
-        blocks.append(TextBlock(f"| {markdown(job_id)} | | |\n|---|---|---|", rows, "", 8_000))
+    tables = [(job_id, _table(group)) for job_id, group in _groups(card)]
+    if bad:
+        named = not card.contract and bad[0].coverage != wording.UNKNOWN_JOB
+        title = " and ".join(failure_title(row.job_id, row) for row in bad[:2]) if named else sentence_of(card)
+        blocks = [TextBlock(f"### {_ICON[result]} {result} - {sentence(title)}\n", (), "", 4_000)]
+        blocks += [failure_block(verdict.job_id, verdict) for verdict in bad[:_MOST_TOLD]]
+        blocks.append(folded("What was asked for", head, 16_000))
+        blocks += [folded(f"Deliverables of {summary_html(name)}", ("| | | |", *rows), 8_000) for name, rows in tables]
+    else:
+        blocks = [TextBlock(f"### {_ICON[result]} {result} - {sentence(sentence_of(card))}\n", head, "", 16_000)]
+        blocks += [TextBlock(f"| {markdown(name)} | | |", rows, "", 8_000) for name, rows in tables]
     functions = tuple(one_line(row, _MAX_EXECUTED) for row in execution_rows(joined))
     if functions:
         blocks.append(folded_text(f"Changed functions ({len(functions)})", functions, 6_000))
@@ -285,6 +293,12 @@ def render_markdown(card: Card) -> str:
     if card.plan:
         blocks.append(folded_text("Plan", tuple(card.plan.splitlines()), 8_000))
     return fit_blocks(tuple(blocks), MAX_MARKDOWN, _CUT)
+
+
+def _table(group: Iterable[Deliverable]) -> tuple[str, ...]:
+    """The rows of a table of deliverables below its head."""
+    rows = (f"| {markdown(row.name)} | **{row.outcome}** | {sentence(row.detail, 500)} |" for row in group)
+    return ("|---|---|---|", *rows)
 
 
 def evidence_json(evidence: tuple[Evidence, ...]) -> str:

@@ -4,15 +4,19 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.criteria.table import ROWS, Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.execution import ChangeExecution, Entered, Side
+from verl_e2e.core.judge.wording import CAUSED_BY
+from verl_e2e.core.model.evidence import Evidence, State
+from verl_e2e.core.model.execution import ChangeExecution, Entered, FunctionRun, Side
 from verl_e2e.core.model.facts import Frame
-from verl_e2e.core.model.outcome import Recurrence, Result, of_preflight
+from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE
+from verl_e2e.core.model.outcome import Result, Stage, Whose, of_log, of_preflight, whose_of
 from verl_e2e.core.model.record import Check
 from verl_e2e.core.text.addresses import as_code, with_links
-from verl_e2e.core.text.escape import TextBlock, code, first_sentence, markdown, one_line, sentence
+from verl_e2e.core.text.escape import TextBlock, code, count_of, first_clause, markdown, one_line, sentence
+from verl_e2e.core.triage.rules import Fault
+from verl_e2e.core.triage.table import RULES
 
 _MAX_LINK = 500
 _MAX_COMMAND = 12_000
@@ -70,59 +74,70 @@ def key_lines(verdict: Verdict) -> tuple[str, ...]:
     return tuple(rows)
 
 
-# Whose failure it is, by what the related runs show.
-_WHOSE = {
-    Recurrence.REGRESSION: "this change",
-    Recurrence.PRE_EXISTING: "not this change, it was there before",
-    Recurrence.NOT_REPRODUCED: "not shown, it passed when it ran again",
-}
-_MOST_SOURCE, _MOST_WHAT, _MOST_SAID = 160, 260, 160
+_MOST_SOURCE, _MOST_WHAT, _MOST_SAID, _MOST_NOW = 120, 200, 260, 300
 # What a tree under test is called in a path.
 _BRIDGE = "src/megatron/bridge/"
-# What preflight finds of the host alone, whatever the trees under test hold.
-_OF_THE_HOST = frozenset(
+# What lies outside of the code, whatever the trees under test hold: by preflight, and by the log.
+_OUTSIDE = frozenset(
     of_preflight(check)
     for check in (
         *(Check.GPUS, Check.GPU_VARIABLES, Check.DATA, Check.DISK, Check.IMAGE, Check.OTHER_RUNS, Check.NEIGHBOURS),
         *(Check.HOST_MEMORY, Check.ISOLATION, Check.KERNEL_CACHES, Check.RAY_CPUS, Check.READABLE),
     )
-)
+) | {of_log(rule.id) for rule in RULES if rule.fault is Fault.OUTSIDE and not rule.undecided}
 _PREFLIGHT = frozenset(map(of_preflight, Check))
 _TREES = re.compile(r"^\$WORK/(bridge|verl)/")
+_WHILE = {
+    Stage.ENVIRONMENT: "Before the run began",
+    Stage.IMPORT: "Before the run began",
+    Stage.DATA: "While the data was read",
+    Stage.MODEL_DOWNLOAD: "While the model was downloaded",
+    Stage.REWARD_MODEL: "While the reward model started",
+    Stage.RAY: "While Ray started",
+    Stage.ROLLOUT_ENGINE: "While the rollout engine started",
+    Stage.BRIDGE_PROVIDER: "While Bridge built the model",
+    Stage.HF_IMPORT: "While the Hugging Face weights were loaded",
+    Stage.PEFT: "While LoRA was applied to the model",
+    Stage.DDP_WRAP: "While the model was wrapped for DDP",
+    Stage.FSDP_WRAP: "While the model was wrapped for FSDP",
+    Stage.OPTIMIZER: "While the optimizer was built",
+    Stage.EXPORT_WEIGHT_SYNC: "While weights went from the trainer to the rollout engine",
+    Stage.TRAIN_STEP: "In a training step",
+    Stage.CHECKPOINT_SAVE: "While a checkpoint was saved",
+    Stage.CHECKPOINT_LOAD: "While a checkpoint was loaded",
+    Stage.SHUTDOWN: "After the last step",
+}
 
 
-def failure_rows(verdict: Verdict) -> tuple[str, ...]:
+def failure_rows(verdict: Verdict, step: str = "") -> tuple[str, ...]:
     """What failed, where, whose it is and what to do now, as four rows of Markdown; empty for a Pass.
 
     Where the error has a frame in Megatron-Bridge, Megatron-LM or verl, its line is shown with its source, and beside
-    it what the change did in that file.
+    it what the change did in that file. `step` is what the readers of a pull request may do, as Markdown.
     """
     if verdict.result is Result.PASS:
         return ()
-    stage = f" (in {verdict.stage})" if verdict.stage else ""
-    whose = "not shown to be this change: a Blocked is no evidence against it"
-    if verdict.recurrence is not None:
-        whose = _WHOSE[verdict.recurrence]
-    elif verdict.causes and _OF_THE_HOST.issuperset(verdict.causes) and not verdict.undecided:
-        whose = "the host or its settings: it was found before this job ran code of the change"
-    elif verdict.result is Result.FAIL or verdict.undecided:
-        whose = "not decided between this change and its base"
-    whose += f"; {verdict.blame}" if verdict.blame else ""
-    rows = [
-        f"- **What:** {verdict_sentence(verdict.cause or verdict.sentence, _MOST_WHAT)}{stage}",
-        f"- **Where:** {_place(verdict)}",
-        f"- **Whose:** {verdict_sentence(whose, _MOST_SAID)}",
-    ]
-    # Its first sentence: what is cut in the middle helps no one.
+    whose, how = _whose(verdict)
+    now = _now(verdict, step)
     return (
-        *rows,
-        *(f"- **Now:** {verdict_sentence(first_sentence(row), _MOST_SAID)}" for row in verdict.followups[:1]),
+        f"- **What:** {verdict_sentence(_what(verdict), _MOST_WHAT)}",
+        f"- **Where:** {_place(verdict)}",
+        f"- **Whose:** {sentence(f'{_capital(whose)}. {_capital(how)}', _MOST_SAID)}.",
+        *([f"- **Now:** {now}"] if now else []),
     )
 
 
-def failure_block(job_id: str, verdict: Verdict, most: int = 4) -> TextBlock:
-    """The first of these rows below the name of the job."""
-    return TextBlock(f"**{markdown(job_id, 80)}**\n", failure_rows(verdict)[:most], "", 2_000)
+def failure_block(job_id: str, verdict: Verdict, most: int = 4, step: str = "", address: str = "") -> TextBlock:
+    """The first of these rows below the name of the job, with links to its log."""
+    return TextBlock(f"**{markdown(job_id, 80)}**{address}\n", failure_rows(verdict, step)[:most], "", 3_000)
+
+
+def failure_title(job_id: str, verdict: Verdict) -> str:
+    """A job that did not pass and whose it is, for a heading."""
+    if verdict.never_entered:
+        return f"{job_id} ran none of the changed lines"
+    went = "failed" if verdict.result is Result.FAIL else "was blocked"
+    return f"{job_id} {went}, {CAUSED_BY[_whose(verdict)[0]]}"
 
 
 def frame_path(frame: Frame) -> str:
@@ -130,40 +145,110 @@ def frame_path(frame: Frame) -> str:
     return _TREES.sub("", frame.path)
 
 
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _at(verdict: Verdict) -> Evidence | None:
+    """The evidence that decided, where it was read of something."""
+    read = [item for item in (*verdict.evidence, *verdict.key_lines) if item.file]
+    decided = (item for item in read if item.criterion == verdict.decided_by)
+    return next(decided, None) or next((item for item in verdict.key_lines if item.state is State.BROKEN), None)
+
+
+def _what(verdict: Verdict) -> str:
+    """What it means, and what was found; when it was where no criterion decided."""
+    at, row = _at(verdict), ROWS.get(verdict.decided_by or "")
+    means = row.broken_means if row is not None else ""
+    if verdict.never_entered:
+        return f"{means}."
+    if means:
+        # Of tensors the first by its name; of comparisons the first that differs.
+        of_tensors = at is not None and at.file == FINGERPRINTS_FILE and at.excerpt
+        found = at.excerpt.splitlines()[0] if at is not None and of_tensors else first_clause(verdict.cause)
+        return f"{means}: {found}"
+    lead = f"{_WHILE[verdict.stage]}: " if verdict.decided_by is None and verdict.stage in _WHILE else ""
+    return _capital(f"{lead}{verdict.cause or verdict.sentence}")
+
+
+def _whose(verdict: Verdict) -> tuple[Whose, str]:
+    """Whose it is, and how that is known, as a clause."""
+    if verdict.blame:
+        return whose_of(verdict.recurrence, verdict.causes), verdict.blame
+    if verdict.never_entered:
+        return Whose.NOBODYS, "the run was good, but it executed none of the changed lines, so it shows nothing of them"
+    if _is_outside(verdict):
+        before = ", and it was found before any code of the change ran" if _PREFLIGHT.issuperset(verdict.causes) else ""
+        return Whose.NOT_THIS_CHANGE, f"the fault lies in the host, its image, its settings or its data{before}"
+    return Whose.NOT_KNOWN, "the run does not show it, and a Blocked is no evidence against a change"
+
+
+def _is_outside(verdict: Verdict) -> bool:
+    """Whether all that ended the run lies outside of the code."""
+    return not verdict.blame and bool(verdict.causes) and _OUTSIDE.issuperset(verdict.causes)
+
+
+def _now(verdict: Verdict, step: str) -> str:
+    """What to do: a fix of the code first where that is what is left to do, else who does what before the next run."""
+    # The first clause of what fixes it: what is cut in the middle helps no one.
+    fix = first_clause(next(iter(verdict.followups), ""))
+    lead = "Change nothing here. Tell the owner of the host: " if _is_outside(verdict) and fix else ""
+    shown = verdict_sentence(f"{lead}{fix}", _MOST_NOW)
+    return " ".join(filter(None, (shown, step) if verdict.result is Result.BLOCKED else (step, shown)))
+
+
 def _place(verdict: Verdict) -> str:
     """The frame that matters, else what was read of the run where it shows; with what the change did there."""
     frame = verdict.frame
     execution = verdict.execution or ChangeExecution()
     changed = execution.of_side(Side.HEAD)
+    ran = next((item for item in changed if item.entered is Entered.IN_VERL), None)
+    edited = _edited(ran or changed[0]) if changed else ""
+    edited += f" and {count_of(len(changed) - 1, 'more function')}" if len(changed) > 1 else ""
     if frame is None:
-        at = next((item for item in verdict.evidence if item.criterion == verdict.decided_by), None)
-        at = at or next((item for item in verdict.key_lines if item.state is State.BROKEN), None)
-        # A run that was lost, or whose folder is no record, has no such place.
-        found = "preflight" if _PREFLIGHT.issuperset(verdict.causes) and verdict.causes else ""
-        found = code(f"{at.file}:{at.line}" if at.line else at.file, 200) if at and at.file else found
-        said = f": {code(at.excerpt, _MOST_SOURCE)}" if at and at.line and at.excerpt else ""
-        ran = [item for item in changed if item.entered is Entered.IN_VERL]
-        # The code first, where a reader begins.
-        touched = f"this change ran in {code(f'{ran[0].path}:{ran[0].symbol}', 200)}; " if ran else ""
-        return f"{touched}no line of code is known{f', it shows in {found}{said}' if found else ''}"
+        return _without_frame(verdict, edited, ran=ran is not None)
     path = frame_path(frame)
     source = f": {code(frame.source, _MOST_SOURCE)}" if frame.source else ""
     in_file = [item for item in changed if item.path == path]
     nearest = min(in_file, key=lambda item: abs(item.first_line - frame.line), default=None)
-    beside = ""
+    gone = next((item for item in execution.of_side(Side.MERGE_BASE) if item.path == path), None)
+    beside = f". This change edits {edited}" if edited else ""
     if nearest is not None:
-        lines = sorted({*nearest.ran, *nearest.missed})
-        at_lines = f" at {'line' if len(lines) == 1 else 'lines'} {', '.join(map(str, lines[:3]))}" if lines else ""
-        beside = f"; this change touches {code(nearest.symbol or path, 120)}{at_lines}"
-    elif gone := next((item for item in execution.of_side(Side.MERGE_BASE) if item.path == path), None):
-        beside = f"; this change removes code of {code(gone.symbol or path, 120)}"
-    elif changed and not (execution.left_out or execution.unread):
-        # Not that it changes nothing there: what a run need not enter, as an error path, is not among them.
-        beside = "; nothing of the change that this job must run is in that file"
+        beside = f". This change edits {_edited(nearest)}"
+    elif gone is not None:
+        beside = f". This change removes code of {code(gone.symbol or path, 120)} there"
     if not path.startswith(_BRIDGE):
         ours = [call for call in verdict.calls if _BRIDGE.removeprefix("src/") in call]
-        beside += f"; the last of Bridge before it: {code(ours[-1], 200)}" if ours else ""
-    return f"{code(f'{path}:{frame.line}', 240)} in {code(frame.function, 80)}{source}{beside}"
+        beside += f". The last of Bridge before it: {code(ours[-1], 200)}" if ours else ""
+    function = f" in {code(frame.function, 80)}" if frame.function else ""
+    return f"{code(f'{path}:{frame.line}', 240)}{function}{source}{beside}."
+
+
+def _without_frame(verdict: Verdict, edited: str, *, ran: bool) -> str:
+    """Where it is if no frame says it; `edited` is the changed code, the first that ran if any did."""
+    if verdict.never_entered:
+        return f"{edited}: edited by this change, not run by this job." if edited else "In no code that ran."
+    beside = f" This change edits {edited}." if edited else ""
+    if verdict.causes and _PREFLIGHT.issuperset(verdict.causes):
+        return "On the host, in no line of code." if _is_outside(verdict) else f"In the check before the run.{beside}"
+    at = _at(verdict)
+    # A run that was lost, or whose folder is no record, has no such place.
+    found = f"; it shows in {code(f'{at.file}:{at.line}' if at.line else at.file, 200)}" if at else ""
+    row = ROWS.get(verdict.decided_by or "")
+    told = row is not None and bool(row.broken_means)
+    found += f": {code(at.excerpt, _MOST_SOURCE)}" if at and at.line and at.excerpt and not told else ""
+    none = "The log names no line of code" if verdict.decided_by == Criterion.NO_EXCEPTION else "No error was raised"
+    if ran and at:
+        # The code first, where a reader begins.
+        return f"{edited}: edited by this change and run by this job. {none}{found}."
+    return f"{none}{found}.{beside}"
+
+
+def _edited(item: FunctionRun) -> str:
+    """A changed function with its changed lines: `a.py:12`, 14 in `f`."""
+    lines = sorted({*item.ran, *item.missed}) or [item.first_line]
+    more = "".join(f", {line}" for line in lines[1:3])
+    return f"{code(f'{item.path}:{lines[0]}', 240)}{more}" + (f" in {code(item.symbol, 120)}" if item.symbol else "")
 
 
 def curves(verdict: Verdict) -> Iterator[str]:

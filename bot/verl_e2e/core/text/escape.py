@@ -65,9 +65,10 @@ LINE_ENDS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _COMMAND = re.compile(rf"(?:^|[{LINE_ENDS}])[^\S{LINE_ENDS}]*::|##\[")
 
 
-def first_sentence(text: str) -> str:
-    """The text up to the end of its first sentence, all of it where it has one."""
-    return re.split(r"(?<=[.!?]) (?=[A-Z])", text, maxsplit=1)[0]
+def first_clause(text: str) -> str:
+    """The text up to its first semicolon or the end of its first sentence, with a full stop."""
+    first = re.split(r";\s|(?<=[.!?])\s(?=[A-Z])", text, maxsplit=1)[0]
+    return f"{first.rstrip('.')}." if first else ""
 
 
 def one_line(text: str, limit: int = 4000) -> str:

@@ -18,7 +18,7 @@ from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.outcome import Outcome, Result, Stage, of_criterion
+from verl_e2e.core.model.outcome import Decision, Outcome, Result, Stage, of_criterion
 from verl_e2e.core.model.record import EVENTS_FILE, EndedEvent, Event, Record, Started, read_data
 from verl_e2e.core.triage.explain import timeline
 
@@ -88,7 +88,7 @@ def hold_against_record(verdict: Verdict, item: Evidence, job: Job) -> Verdict:
         result=Result.BLOCKED,
         stage=Stage.ENVIRONMENT,
         cause=cause,
-        sentence=wording.blocked_sentence(job, Stage.ENVIRONMENT, cause, None),
+        sentence=wording.blocked_sentence(job, Stage.ENVIRONMENT, Decision(Result.BLOCKED, None, cause), None),
         deliverables=tuple(rows),
         followups=(wording.FIX_RECORD, *verdict.followups),
         own_result=Result.BLOCKED,

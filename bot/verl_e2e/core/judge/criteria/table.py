@@ -106,6 +106,8 @@ class CriterionRow:
     # What a job shows by meeting it, and other jobs may not show.
     shows: Aspect | None = None
     fix: str = ""
+    # What it means where it is broken, for a reader who knows none of its words; empty where the evidence says it.
+    broken_means: str = ""
 
     def is_asked(self, case: Case) -> bool:
         """Whether the case's job asks for it."""
@@ -136,6 +138,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.BRIDGE_TESTS,
         basic.bridge_tests,
+        broken_means="Unit tests of Bridge failed",
         gap=Gap.OF_THE_JOB,
         shows=Aspect.BRIDGE_TESTS,
         fix="Fix the failing focused Bridge tests, or show that they fail on the merge base too.",
@@ -143,6 +146,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.LOCAL_IMPORT,
         basic.local_import,
+        broken_means="The run used another copy of the code than that of the pull request",
         stage=Stage.IMPORT,
         fix=(
             "Put the checkout under test first on PYTHONPATH, in the driver and in Ray's runtime environment, and "
@@ -152,6 +156,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.RESOLVED_CONFIG,
         basic.resolved_config,
+        broken_means="The run had other settings than were asked for",
         key=True,
         fix="Make the job's variables and overrides reach the run (see the wrapper at that commit), then run again.",
     ),
@@ -161,6 +166,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.ADAPTER,
         metrics.adapter,
+        broken_means="LoRA was asked for, and the model got none",
         stage=Stage.PEFT,
         broken=Broken.AT_ITS_LINE,
         fix="Check LORA_TARGET_MODULES against the module names that the provider builds.",
@@ -168,6 +174,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.WEIGHTS_KEPT,
         metrics.weights_kept,
+        broken_means="Weights were lost between Hugging Face and Megatron",
         stage=Stage.HF_IMPORT,
         broken=Broken.AT_ITS_LINE,
         fix="Complete the parameter mapping of the family: the warning names what was lost.",
@@ -175,6 +182,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.GRADIENTS,
         metrics.gradients,
+        broken_means="The training step gave no usable gradient",
         stage=Stage.TRAIN_STEP,
         broken=Broken.AT_ITS_LINE,
         key=True,
@@ -183,6 +191,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.ROLLOUT_AGREEMENT,
         metrics.rollout_agreement,
+        broken_means="Trainer and rollout engine disagree about the same tokens after the weights were exported",
         stage=Stage.EXPORT_WEIGHT_SYNC,
         broken=Broken.AT_ITS_LINE,
         key=True,
@@ -195,6 +204,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.ADAPTER_SIZE,
         weights.adapter_size,
+        broken_means="The LoRA weights have another size than was asked for",
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Compare rank, target modules and parallel sizes with what the adapter's class builds for the named module."
@@ -203,6 +213,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.RESUMED_STATE,
         transfer.resumed_state,
+        broken_means="The checkpoint did not bring back what was saved",
         level=Level.SAVE_RESUME,
         broken=Broken.AFTER_ERRORS,
         fix="Follow the named tensor through save and load: which key it is written under, and what reads it back.",
@@ -210,6 +221,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.REPLICAS,
         weights.replicas,
+        broken_means="GPUs that must hold the same weights hold different ones",
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Find what should keep the copies equal: initialization, broadcast, reduction of gradients over these "
@@ -219,6 +231,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.FROZEN_WEIGHTS,
         weights.frozen_weights,
+        broken_means="Weights changed that nothing may change",
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Find what writes into the named weight: an export must copy before it changes, and a frozen weight "
@@ -228,6 +241,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.TRAINED_WEIGHTS,
         weights.trained_weights,
+        broken_means="Weights that must train were not trained",
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Find out why the named parameter gets no gradient or no step: trainable flags, hooks, the "
@@ -237,6 +251,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.IMPORTED_WEIGHTS,
         transfer.imported_weights,
+        broken_means="The model does not hold the weights of its Hugging Face files",
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Follow the named tensor through its parameter mapping in both directions: how the import splits and "
@@ -246,6 +261,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.EXPORTED_ADAPTERS,
         transfer.exported_adapters,
+        broken_means="The exported LoRA weights are not those that the trainer held",
         when=transfer.exports_adapters,
         broken=Broken.AFTER_ERRORS,
         fix=(
@@ -256,6 +272,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.ROLLOUT_WEIGHTS,
         transfer.rollout_weights,
+        broken_means="The rollout engine holds other weights than were exported",
         broken=Broken.AFTER_ERRORS,
         fix=(
             "Compare the named tensor as it was exported, as it arrived and as the engine loaded it: name, order, "
@@ -265,6 +282,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.RESUMED,
         resume.resumed,
+        broken_means="The run did not go on from its checkpoint",
         level=Level.SAVE_RESUME,
         stage=Stage.CHECKPOINT_LOAD,
         broken=Broken.AFTER_END,
@@ -280,6 +298,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.RESUMED_STEP,
         metrics.resumed_step,
+        broken_means="The resumed run computes something else than one that was not interrupted",
         level=Level.SAVE_RESUME,
         stage=Stage.CHECKPOINT_LOAD,
         broken=Broken.AFTER_ERRORS,
@@ -298,6 +317,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.LEARNING_SIGNAL,
         metrics.learning_signal,
+        broken_means="The model did not learn",
         level=Level.LEARNING_SIGNAL,
         stage=Stage.LEARNING_SIGNAL,
         broken=Broken.AT_ITS_LINE,
@@ -312,6 +332,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.FSDP_ACTIVE,
         features.fsdp_active,
+        broken_means="FSDP was asked for and not used",
         level=Level.MEGATRON_FSDP,
         when=_under_fsdp,
         stage=Stage.FSDP_WRAP,
@@ -355,6 +376,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.PARITY,
         metrics.unsharded_parity,
+        broken_means="On several GPUs training computes something else than on one",
         level=Level.PARALLELISM,
         stage=Stage.TRAIN_STEP,
         broken=Broken.AFTER_ERRORS,
@@ -369,6 +391,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.PERFORMANCE,
         metrics.performance,
+        broken_means="The run was slower or took more memory than earlier ones",
         when=metrics.has_measured_runs,
         stage=Stage.TRAIN_STEP,
         broken=Broken.AFTER_END,
@@ -377,7 +400,12 @@ CRITERIA: tuple[CriterionRow, ...] = (
         fix="Profile the named part of the step on head and merge base: `timing_s/...` of metrics.jsonl says which.",
     ),
     CriterionRow(
-        Criterion.CHANGE_EXECUTED, change_executed, when=lambda case: bool(case.job.changed), gap=Gap.NONE, key=True
+        Criterion.CHANGE_EXECUTED,
+        change_executed,
+        broken_means="The job passed without running the changed lines, so it tested nothing of the change",
+        when=lambda case: bool(case.job.changed),
+        gap=Gap.NONE,
+        key=True,
     ),
 )
 ROWS: Mapping[str, CriterionRow] = {row.criterion: row for row in CRITERIA}
