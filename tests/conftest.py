@@ -169,7 +169,7 @@ SLOW = frozenset(
     | {f"adapters/test_{name}.py" for name in ("bombs", "github_faults", "plots", "retention")}
     | {f"e2e/test_{name}.py" for name in ("action_order", "action_story", "card_page", "doctor", "hostile_pulls")}
     | {f"e2e/test_serve_{name}.py" for name in ("database", "kills", "lanes", "lost")}
-    | {"runners/test_released_bridge.py"}
+    | {"entry_points/test_page_looks.py", "runners/test_released_bridge.py"}
     | {f"e2e/test_{name}.py" for name in ("plan_pull", "planning_repository", "stray_packages")}
     | {f"stories/test_{name}.py" for name in ("base", "lag", "machine", "queue", "troubles")}
 )
@@ -187,6 +187,7 @@ LONGEST = frozenset(
         "e2e/test_serve_kills.py",
         "e2e/test_serve_lanes.py",
         "e2e/test_serve_story.py",
+        "entry_points/test_page_looks.py",
         "pages/test_every_command.py",
         "runners/test_released_bridge.py",
         "stories/test_machine.py",

@@ -3,7 +3,6 @@
 import http.client
 import re
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -11,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from shutil import which
-from struct import unpack
 from typing import Any
 
 import pytest
@@ -22,9 +19,7 @@ import uvicorn
 from tests.adapters.databases import database, server, store
 from tests.adapters.github_adapters import REPOSITORY, github_adapters
 from tests.fakes.clocks import HandClock
-from tests.fakes.github_page import BROWSERS
 from tests.fakes.patience import HANG_S
-from tests.fakes.places import ROOT
 from tests.fakes.shown_pull import FAILED, PASSED, shown_target_state
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.metrics import Metrics
@@ -457,32 +452,3 @@ def test_every_page_is_there_soon_at_ten_thousand_runs(light_site: Site) -> None
             best = min(best, time.perf_counter() - began)
         print(f"{path[:20]}: {best * 1000:.0f} ms")  # noqa: T201  the figure
         assert best < PAGE_S, path
-
-
-IMAGES = ROOT / "docs" / "images"
-SIZE = (1000, 620)
-
-
-@pytest.mark.chromium
-@pytest.mark.parametrize(("theme", "scheme"), [("dark", 0), ("light", 1)])
-def test_the_overview_in_a_browser_is_the_picture_in_the_documents(
-    light_site: Site, tmp_path: Path, theme: str, scheme: int
-) -> None:
-    ledger = light_site.ledger
-    for run in (*recorded(*FAILED), made(9, state=RunState.RUNNING), made(11, awaits_slot=True)):
-        ledger.put_run(run)
-    for run in recorded(*PASSED):
-        ledger.put_run(run.model_copy(update={"number": 8, "key": run_key(PUBLIC, run.head_sha, run.job_id, 8)}))
-    browser = next(found for name in BROWSERS if (found := which(name)))
-    picture = tmp_path / "site.png"
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={tmp_path}/profile"]
-    flags += [f"--window-size={SIZE[0]},{SIZE[1]}", f"--blink-settings=preferredColorScheme={scheme}"]
-    call = [browser, *flags, f"--screenshot={picture}", f"http://127.0.0.1:{light_site.port}/"]
-    subprocess.run(call, capture_output=True, check=True, timeout=HANG_S)
-    data = picture.read_bytes()
-    assert unpack(">II", data[16:24]) == SIZE
-    assert len(data) < 150_000
-    kept = IMAGES / f"site-{theme}.png"
-    if not kept.exists():
-        kept.write_bytes(data)
-    assert unpack(">II", kept.read_bytes()[16:24]) == SIZE

@@ -51,7 +51,7 @@ def test_a_command_that_is_typed_into_the_page_is_answered_there(shown: Shown) -
     shown.step(1.0)
     page = asked(shown)[1]
     assert page.count("/verl-e2e rerun") >= 1
-    assert "<header>verl-e2e[bot] " in page
+    assert "<h2>verl-e2e[bot] " in page
 
 
 @pytest.mark.parametrize("form", [{"who": "nobody", "text": "/verl-e2e help"}, {"who": "alice", "text": " "}, {}])

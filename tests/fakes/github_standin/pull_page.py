@@ -13,7 +13,8 @@ _EMOJI = {"eyes": "👀", "rocket": "🚀", "confused": "😕", "+1": "👍", "-
 _LOCAL = """
 select, textarea, button { font: inherit; color: inherit; background: var(--code); border: 1px solid var(--line);
   border-radius: 6px; padding: 6px 10px } textarea { width: 100%; font-family: monospace } label { display: block }
-.soft { opacity: .75; font-weight: 400 }
+.soft { font-weight: 400 } main { max-width: 920px; margin: 0 auto } h2 { margin: 0; font-size: 1em }
+.box { padding: 16px; overflow-wrap: break-word } .box > :last-child { margin-bottom: 0 }
 """
 # What changes is read again while someone looks; the form is not touched.
 _SCRIPT = """
@@ -57,7 +58,9 @@ def _html(world: World, number: int) -> str:
     boxes = [_box("Checks", "".join(map(_check, _checks(world, number))) or "<p>None yet.</p>")]
     for comment in world.comments(number):
         reactions = " ".join(_EMOJI.get(item.content, item.content) for item in comment.reactions.values())
-        boxes.append(_box(comment.user.login, markdown_html(comment.body, html=comment.app is not None), reactions))
+        html = markdown_html(comment.body, html=comment.app is not None)
+        html = html.replace("<pre>", '<pre tabindex="0">').replace("<table>", '<table tabindex="0">')
+        boxes.append(_box(comment.user.login, html, reactions))
     thread = "".join(boxes)
     choices = "".join(f'<option value="{name}">{name} ({role})</option>' for name, role in _people(world).items())
     form = (
@@ -73,10 +76,10 @@ def _html(world: World, number: int) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f"<style>{style}</style></head>"
-        f"<body><article><header><h1>{title}</h1></header><main><p>A stand-in for GitHub on this machine. "
-        f"Head <code>{pull.head_sha[:12]}</code></p></main></article>"
+        f"<body><main><h1>{title}</h1>"
+        f"<p>A stand-in for GitHub on this machine. Head <code>{pull.head_sha[:12]}</code></p>"
         f'<div id="thread" data-of="{len(thread)}-{hash(thread)}">{thread}</div>{_box("Write a comment", form)}'
-        f"<script>{_SCRIPT}</script></body></html>"
+        f"</main><script>{_SCRIPT}</script></body></html>"
     )
 
 
@@ -95,4 +98,5 @@ def _check(found: tuple[str, str, str]) -> str:
 
 
 def _box(heading: str, html: str, aside: str = "") -> str:
-    return f'<article><header>{escape(heading)} <span class="soft">{aside}</span></header><main>{html}</main></article>'
+    head = f'<h2>{escape(heading)} <span class="soft">{aside}</span></h2>'
+    return f'<article><header>{head}</header><div class="box">{html}</div></article>'
