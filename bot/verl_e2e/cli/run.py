@@ -187,17 +187,16 @@ def check_verb(repo: Path, base: str, head: str, *, as_json: bool, **options: An
     from verl_e2e.wiring import check as checking
     from verl_e2e_runner.samplers import read_devices
 
-    devices, silent = read_devices(), progress() is not sys.stderr
-    if not devices.devices:
-        why = devices.problem or "the driver reports none"
-        say(f"No GPU on this machine ({why}): the change is planned, and a job that it needs is Blocked.")
+    devices = read_devices()
+    why = "" if devices.devices else devices.problem or "the driver reports none"
     request = checking.LocalCheck(
         bridge=repo,
         base=base,
         head=head,
         cache=cache_folder(),
         system=sys.platform,
-        quiet=silent or not devices.devices,
+        no_gpu=why,
+        quiet=progress() is not sys.stderr,
         **options,
     )
     environ = dict(os.environ)

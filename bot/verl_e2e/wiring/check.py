@@ -61,7 +61,9 @@ class LocalCheck:
     baseline_repeats: int = 1
     # `sys.platform` of this machine.
     system: str = "linux"
-    # Whether nothing is said once the plan is made.
+    # Why this machine has no GPU; empty where it has one.
+    no_gpu: str = ""
+    # Whether the runs print no progress.
     quiet: bool = False
 
 
@@ -82,6 +84,8 @@ def check_here(
     site = load_profile(order.site, values, {"home": environ.get("HOME", "/")})
     if site.data is None:
         raise UserError(without_data(site))
+    if order.no_gpu and not unable(order.system):
+        say(f"No GPU on this machine ({order.no_gpu}): the change is planned, and a job that it needs is Blocked.")
     if bridge.dirty_files():
         say(f"{order.bridge} has uncommitted changes; {order.head} is tested without them")
     # Levels that are asked for by hand run on unchanged code too.
@@ -100,7 +104,7 @@ def check_here(
         parity=order.parity,
         notes=notes,
         unable=unable(order.system),
-        quiet=order.quiet,
+        quiet=bool(order.no_gpu),
         related=check_follow_ups(
             places,
             (base, head, verl_commit),
@@ -119,7 +123,7 @@ def check_here(
     folders = run_folders(policy_bands(policy, order.policy, bridge, base), reseal=reseal)
     services = CheckServices(
         bridge,
-        LocalDispatcher(order.work, quiet=order.quiet),
+        LocalDispatcher(order.work, quiet=order.quiet or bool(order.no_gpu)),
         folders,
         blobs,
         planner,

@@ -98,7 +98,9 @@ def commits_between(repository: GitRepository, base: str, head: str, *, may_be_e
     if may_be_equal and ends[0] == ends[1]:
         return ends
     if ends[0] == ends[1]:
-        raise UserError(f"{named} are the same commit, {short[0]}; give what the change starts from as --base")
+        raise UserError(
+            f"{named} are the same commit, {short[0]}; commit the change, or give what it starts from as --base"
+        )
     if repository.merge_base(*ends) == ends[1]:
         raise UserError(f"{named}: {short[1]} is in the history of {short[0]}, so it changes nothing; swap the two")
     return ends
