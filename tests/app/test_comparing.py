@@ -53,8 +53,8 @@ def test_what_else_differs_between_the_jobs_is_reported(tmp_path: Path) -> None:
     job["wrapper"]["LORA_RANK"] = "8"
     (other / "job.json").write_text(json.dumps(job))
     report = compare_folders(FOLDERS, FIRST, other)
-    assert "LORA_RANK differs: 4 and 8." in report.notes
-    assert "LORA_RANK differs: 4 and 8." in json.loads(report_json((report,)))["reports"][0]["notes"]
+    assert "wrapper.LORA_RANK: 4 -> 8" in report.notes
+    assert "wrapper.LORA_RANK: 4 -> 8" in json.loads(report_json((report,)))["reports"][0]["notes"]
 
 
 @pytest.mark.parametrize(

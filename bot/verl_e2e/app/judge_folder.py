@@ -17,7 +17,7 @@ from verl_e2e.core.compare.bands import (
     with_healthy,
     with_pair,
 )
-from verl_e2e.core.compare.jobs import begins_equal, job_differences
+from verl_e2e.core.compare.jobs import begins_equal, differing_values, job_differences
 from verl_e2e.core.compare.performance import performance_bands
 from verl_e2e.core.compare.steps import Report, compare_steps
 from verl_e2e.core.judge.case import Case
@@ -49,7 +49,6 @@ from verl_e2e.core.report.comparison_text import (
     report_json,
 )
 from verl_e2e.core.report.run_card import Card, NotRun, evidence_json, render_markdown, render_text
-from verl_e2e.core.report.run_text import differing_rows
 from verl_e2e.core.signal.report import (
     BaselineRun,
     SignalFigure,
@@ -164,7 +163,7 @@ def compare_folders(folders: RunFolders, run: Path, reference: Path) -> Report:
 
 def told_apart(folders: RunFolders, run: Path, other: Path) -> tuple[str, ...]:
     """A row for each value by which the verdicts, jobs and environments of two run folders differ."""
-    return tuple(differing_rows(*(_described(folders, _one(folders, path)) for path in (run, other))))
+    return tuple(differing_values(*(_described(folders, _one(folders, path)) for path in (run, other))))
 
 
 def _described(folders: RunFolders, folder: Path) -> dict[str, object]:

@@ -77,7 +77,7 @@ def test_the_jobs_of_parity_have_one_reference_run() -> None:
 def test_what_else_differs_between_two_jobs_is_listed() -> None:
     job = make_job(Level.PARALLELISM, "dense", wrapper=DENSE)
     other = make_job(wrapper={"LORA_RANK": "8"}, overrides=("data.seed=7",))
-    assert job_differences(job, other) == ("overrides differs: none and data.seed=7.", "LORA_RANK differs: 4 and 8.")
+    assert job_differences(job, other) == ("wrapper.LORA_RANK: 4 -> 8", "overrides: data.seed: - -> 7")
 
 
 def test_the_reference_fills_no_pipeline_and_keeps_the_bound_of_a_site() -> None:

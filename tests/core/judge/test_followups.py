@@ -346,7 +346,7 @@ def test_the_known_good_run_differs_in_the_bridge_alone() -> None:
     assert differing == {"VANILLA_MBRIDGE"}
     keys = {key for key, value in made.expected.items() if BESIDE.expected.get(key, value) != value}
     assert keys <= {f"actor_rollout_ref.{role}.megatron.vanilla_mbridge" for role in ("actor", "ref")}
-    assert job_differences(BESIDE, made) == ("VANILLA_MBRIDGE differs: False and True.",)
+    assert job_differences(BESIDE, made) == ("wrapper.VANILLA_MBRIDGE: False -> True",)
 
 
 def test_the_unsharded_job_takes_one_gpu() -> None:

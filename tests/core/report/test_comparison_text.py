@@ -34,12 +34,12 @@ def test_the_verdict_of_a_comparison(run: list[StepMetrics], reference: list[Ste
 
 def test_a_comparison_is_told_in_three_forms() -> None:
     report = Report(
-        "tp2 against one GPU", compare_steps(steps(1.0, 2.0), steps(1.0, 4.0)), ("LORA_RANK differs: 4, 8.",)
+        "tp2 against one GPU", compare_steps(steps(1.0, 2.0), steps(1.0, 4.0)), ("wrapper.LORA_RANK: 4 -> 8",)
     )
     text = render_report(report)
     assert text.startswith("tp2 against one GPU: ")
     assert "Steps compared: 1, 2; of these with the same samples: 1, 2." in text
-    assert "LORA_RANK differs: 4, 8." in text
+    assert "wrapper.LORA_RANK: 4 -> 8" in text
     row = next(line for line in text.splitlines() if line.startswith("2") and "actor/grad_norm" in line)
     assert row.split()[2:6] == ["2", "4", "-2", "-50.00%"]
     markdown = render_report_markdown((report,))
@@ -48,7 +48,7 @@ def test_a_comparison_is_told_in_three_forms() -> None:
     document = json.loads(report_json((report,)))["reports"][0]
     norm = next(metric for metric in document["metrics"] if metric["metric"] == "actor/grad_norm")
     assert [(step["step"], step["run"], step["reference"]) for step in norm["steps"]] == [(1, 1.0, 1.0), (2, 2.0, 4.0)]
-    assert document["notes"] == ["LORA_RANK differs: 4, 8."]
+    assert document["notes"] == ["wrapper.LORA_RANK: 4 -> 8"]
 
 
 def test_a_document_holds_no_number_that_json_does_not_have() -> None:

@@ -3,17 +3,21 @@
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from verl_e2e.core.model.access import Slowdown
 from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import DETERMINISTIC, DISTINCT_SAMPLES, expected_config, expected_of_overrides
+from verl_e2e.core.text.escape import one_line
 
 _SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
 _VIRTUAL_VARIABLE = re.compile(r"[A-Z]+_VPP")
 _SIZE_KEY = re.compile(r"\+{0,2}([\w.]*_parallel_size|trainer\.(n_gpus_per_node|nnodes))")
 _MICRO_BATCH_KEY = re.compile(r"[\w.]+\.ppo_max_token_len_per_gpu")
+_MOST_VALUE = 100
 UNSHARDED, KNOWN_GOOD = "unsharded", "known-good"
 
 
@@ -89,20 +93,35 @@ def _key(override: str) -> str:
 
 
 def job_differences(job: Job, reference: Job) -> tuple[str, ...]:
-    """One sentence for each difference of two jobs that is not a parallel size; a comparison may rest on none."""
-    ours, theirs = unsharded(job), unsharded(reference)
-    ours_only = " ".join(sorted({*ours.overrides} - {*theirs.overrides})) or "none"
-    theirs_only = " ".join(sorted({*theirs.overrides} - {*ours.overrides})) or "none"
-    rows: list[tuple[str, object, object]] = [
-        ("Bridge commit", ours.bridge.commit, theirs.bridge.commit),
-        ("verl commit", ours.verl.commit, theirs.verl.commit),
-        ("checkpoint", ours.checkpoint.model_dump(), theirs.checkpoint.model_dump()),
-        ("training data", ours.data.train_files, theirs.data.train_files),
-        ("overrides", ours_only, theirs_only),
-    ]
-    names = sorted({*ours.wrapper, *theirs.wrapper})
-    rows += [(name, ours.wrapper.get(name), theirs.wrapper.get(name)) for name in names]
-    return tuple(f"{name} differs: {value} and {other}." for name, value, other in rows if value != other)
+    """A row for each difference of two jobs that is not a parallel size; a comparison may rest on none."""
+    kept: dict[str, Any] = {"bridge": {"commit"}, "verl": {"commit"}, "data": {"train_files"}}
+    kept |= dict.fromkeys(("checkpoint", "overrides", "wrapper"), True)
+    ours, theirs = (unsharded(item).model_dump(mode="json", include=kept) for item in (job, reference))
+    return tuple(differing_values(ours, theirs))
+
+
+def differing_values(left: Mapping[str, object], right: Mapping[str, object]) -> Iterator[str]:
+    """`KEY: LEFT -> RIGHT` for each value by which two documents differ; `-` stands for a value that is not there."""
+    ours, theirs = dict(_values(left)), dict(_values(right))
+    for key in dict.fromkeys((*ours, *theirs)):
+        if ours.get(key) != theirs.get(key):
+            shown = (one_line(str(side.get(key, "-")), _MOST_VALUE) for side in (ours, theirs))
+            yield f"{one_line(key, _MOST_VALUE)}: {' -> '.join(shown)}"
+
+
+def _values(document: object, key: str = "") -> Iterator[tuple[str, object]]:
+    """Each value with its keys, joined by dots; a text in a list counts by itself, an override by its name."""
+    if isinstance(document, Mapping):
+        for name, below in document.items():
+            yield from _values(below, f"{key}.{name}" if key else name)
+    elif isinstance(document, list) and all(isinstance(item, str) for item in document):
+        for name, _, value in (item.partition("=") for item in document):
+            yield f"{key}: {name}", value or "yes"
+    elif isinstance(document, list):
+        for number, item in enumerate(document):
+            yield from _values(item, f"{key}.{number}")
+    else:
+        yield key, document
 
 
 # What changes no number of a training: watching, saving, paths, and how many steps it takes.

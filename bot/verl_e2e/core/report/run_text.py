@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from verl_e2e.core.log.lines import without_colours
@@ -12,7 +12,7 @@ from verl_e2e.core.model.record import EndedEvent, Event, PhaseEvent, StageEvent
 from verl_e2e.core.text.escape import one_line
 
 _BEFORE, _AFTER, _LAST = 12, 3, 20
-_MOST_COMMAND, _MOST_VALUE = 100_000, 100
+_MOST_COMMAND = 100_000
 # What the recorder writes in the place of a repository of its host, and the clone that the reader has.
 _CLONES = {"$BRIDGE": "Megatron-Bridge", "$VERL": "verl", "$MEGATRON_LM": "Megatron-Bridge/3rdparty/Megatron-LM"}
 _CUT = " ..."
@@ -53,30 +53,6 @@ def rows_around(lines: Iterable[str], number: int | None) -> Iterator[str]:
         return
     for at, line in islice(enumerate(lines, 1), max(0, number - 1 - _BEFORE), number + _AFTER):
         yield f"{'>' if at == number else ' '} {at:6}  {log_row(line)}"
-
-
-def differing_rows(left: Mapping[str, object], right: Mapping[str, object]) -> Iterator[str]:
-    """`KEY: LEFT -> RIGHT` for each value by which two documents differ; `-` stands for a value that is not there."""
-    ours, theirs = dict(_values(left)), dict(_values(right))
-    for key in dict.fromkeys((*ours, *theirs)):
-        if ours.get(key) != theirs.get(key):
-            shown = (one_line(str(side.get(key, "-")), _MOST_VALUE) for side in (ours, theirs))
-            yield f"{one_line(key, _MOST_VALUE)}: {' -> '.join(shown)}"
-
-
-def _values(document: object, key: str = "") -> Iterator[tuple[str, object]]:
-    """Each value with its keys, joined by dots; a text in a list counts by itself, an override by its name."""
-    if isinstance(document, Mapping):
-        for name, below in document.items():
-            yield from _values(below, f"{key}.{name}" if key else name)
-    elif isinstance(document, list) and all(isinstance(item, str) for item in document):
-        for name, _, value in (item.partition("=") for item in document):
-            yield f"{key}: {name}", value or "yes"
-    elif isinstance(document, list):
-        for number, item in enumerate(document):
-            yield from _values(item, f"{key}.{number}")
-    else:
-        yield key, document
 
 
 def repeating_commands(job: Job, file: str, command: str) -> tuple[str, ...]:

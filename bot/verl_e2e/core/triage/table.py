@@ -636,7 +636,6 @@ RULES: tuple[TriageRule, ...] = (
             "`common.pt`, and the tracker file.",
             "A key or shape that differs: compare the sharded state dict of save and load (parallel sizes, LoRA "
             "on or off, optimizer layout).",
-            "A file that is cut or missing: look for an error of the save above, and for a disk that was full.",
         ),
         example='  File "verl/trainer/ppo/ray_trainer.py", line 1123, in fit\n'
         '  File "torchdata/stateful_dataloader/stateful_dataloader.py", line 1477, in _restore_main_state\n'
@@ -1014,10 +1013,6 @@ RULES: tuple[TriageRule, ...] = (
         calls=r"(?:trainer\w*|trainer/\S+)\.py:(?:fit|step|_step_once|_validate)$",
         cause="the training loop failed",
         fix="Read the innermost frame; rerun the merge base with the same job.",
-        steps=(
-            "The frames end in the trainer itself: read the metrics of the last step and the first error of a "
-            "worker above.",
-        ),
         example="ray_trainer without a milestone\n"
         '  File "verl/trainer/ppo/ray_trainer.py", line 1150, in fit\n'
         "IndexError: list index out of range",
@@ -1031,10 +1026,6 @@ RULES: tuple[TriageRule, ...] = (
         calls=r":_build_\w*model\w*$|:init_model$|^ray::.*(?:init_model|_reset)$",
         cause="the model could not be built",
         fix="Read the innermost frame; rerun the merge base with the same job.",
-        steps=(
-            "No frame of Bridge or Megatron-LM is left in the traceback: look for the first error of another "
-            "worker, and for lines that Ray folded.",
-        ),
         example='  File "verl/workers/engine_workers.py", line 643, in init_model\n'
         "NotImplementedError: Cannot copy out of meta tensor; no data!",
         source="PyTorch, torch/nn/modules/module.py:_apply, below verl verl/workers/engine_workers.py:init_model",
@@ -1158,7 +1149,6 @@ RULES: tuple[TriageRule, ...] = (
         steps=(
             "`not written` names keys of the source that the export never yielded; `not found in original model "
             "structure` names what it yielded under a wrong key: the two lists usually pair up.",
-            "`yielded but not saved` means that a file shard is incomplete because such a key is missing.",
         ),
         example="Loading from the folder 100% (31/31) Qwen2Bridge\n"
         "Error: 2 tensors from the original checkpoint were not written. See warnings above for details.",
@@ -1174,7 +1164,6 @@ RULES: tuple[TriageRule, ...] = (
         steps=(
             "The line names a weight: look for it in the export (`AutoBridge.export_hf_weights`) and in the engine's "
             "model (`named_parameters`); a fused, renamed or padded tensor differs in name or shape.",
-            "The engine starts with random weights, so a weight that it did not take stays random.",
         ),
         example="(vLLMHttpServer pid=9) WARNING 11-20 14:34:20 [qwen3_next.py:301] Parameter "
         "layers.3.mlp.gate.weight not found in params_dict, skip loading\n"
