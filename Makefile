@@ -50,8 +50,8 @@ build/docs/.ready: requirements/site.txt
 	@touch $@
 
 # Most tests wait for a process or a clock, so more run at a time than a small machine has cores.
-PYTEST := $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
-SEARCH ?= 20
+PYTEST := $(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder
+SEARCH ?= 10
 REHEARSAL ?= .venv-rehearsal
 RELEASED := $(REHEARSAL)/released/.ready
 SEED ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),0)

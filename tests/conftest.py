@@ -5,6 +5,7 @@ models, online) and those of a marker that LEAVE_OUT names.
 """
 
 import fcntl
+import gc
 import importlib.util
 import os
 import random
@@ -176,12 +177,19 @@ SLOW = frozenset(
 # A worker takes whole files, but all files whose tests have the host to themselves go to one worker: others that took
 # some would wait for each other. Those that have it for a few of their tests are not worth that.
 _HAVE_THE_HOST = re.compile(r"^pytestmark = .*\bmark\.host\b", re.MULTILINE)
-# These files take more than 25 s on two cores.
+# These files take more than 20 s on two cores.
 LONGEST = frozenset(
     {
+        "adapters/test_bombs.py",
+        "adapters/test_mirror.py",
+        "adapters/test_plots.py",
+        "adapters/test_retention.py",
+        "adapters/test_worker.py",
+        "app/test_app_machine.py",
         "contract/test_ray_backend.py",
         "contract/test_service.py",
         "contract/test_standin.py",
+        "e2e/test_cli.py",
         "e2e/test_hostile_pulls.py",
         "e2e/test_serve_database.py",
         "e2e/test_serve_kills.py",
@@ -189,8 +197,14 @@ LONGEST = frozenset(
         "e2e/test_serve_story.py",
         "entry_points/test_page_looks.py",
         "pages/test_every_command.py",
+        "project/test_house.py",
+        "runners/test_by_hand.py",
         "runners/test_released_bridge.py",
+        "stories/test_lag.py",
         "stories/test_machine.py",
+        "stories/test_people.py",
+        "stories/test_pull.py",
+        "stories/test_rehearsals.py",
         "stories/test_troubles.py",
     }
 )
@@ -222,6 +236,11 @@ def _has_the_host(file: Path) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that it is not left for a single worker at the end."""
     items.sort(key=lambda item: (not _has_the_host(item.path), _place(item.path)[0] not in LONGEST))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end, so no collection of garbage need look at it again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

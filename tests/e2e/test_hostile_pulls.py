@@ -22,7 +22,7 @@ from tests.fakes.service_process import SERVE, environment, serving
 
 # Of forks one is planned at a time, so some more than one hold up whatever comes after them. Each kind of bomb is tried
 # in tests/adapters/test_bombs.py; bench/results/measurements.md has the figures with twenty.
-BOMBS, OTHERS = 8, 4
+BOMBS, OTHERS = 4, 4
 # Far more than it takes, for a machine that does other things too.
 PATIENCE_S = HANG_S
 
