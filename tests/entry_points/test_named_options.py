@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 import click
+import pytest
 
 from tests.fakes.places import ROOT
 from verl_e2e.cli import cli
@@ -41,15 +42,18 @@ def _options(command: click.Command) -> Iterator[str]:
         yield from _options(inner)
 
 
-def _sentences() -> Iterator[tuple[str, str]]:
+@pytest.fixture(scope="module")
+def sentences() -> list[tuple[str, str]]:
     """Every message of the program, with its file: texts of several words, but for docstrings and arguments."""
+    found: list[tuple[str, str]] = []
     for folder in ("bot", "runners"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             nodes = list(ast.walk(ast.parse(path.read_bytes())))
             parts = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
             parts |= {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
             texts = (_text(node) for node in nodes if id(node) not in parts)
-            yield from ((path.relative_to(ROOT).as_posix(), text) for text in texts if " " in text and text[0] != "-")
+            found += [(path.relative_to(ROOT).as_posix(), text) for text in texts if " " in text and text[0] != "-"]
+    return found
 
 
 def _text(node: ast.AST) -> str:
@@ -58,11 +62,11 @@ def _text(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def test_every_option_that_a_text_names_is_one() -> None:
+def test_every_option_that_a_text_names_is_one(sentences: list[tuple[str, str]]) -> None:
     known = {*_options(cli), "--help", "--version"}
     unknown = [
         (file, option, text[:80])
-        for file, text in _sentences()
+        for file, text in sentences
         for option in _OPTION.findall(text)
         if option not in known and not _SCRIPT.search(text)
         if not any(clue in text for clue in OTHERS.get(option, ()))
@@ -70,5 +74,5 @@ def test_every_option_that_a_text_names_is_one() -> None:
     assert unknown == []
 
 
-def test_no_message_sends_the_reader_to_the_command_line_without_an_option() -> None:
-    assert [row for row in _sentences() if "on the command line" in row[1] and not _OPTION.search(row[1])] == []
+def test_no_message_sends_the_reader_to_the_command_line_without_an_option(sentences: list[tuple[str, str]]) -> None:
+    assert [row for row in sentences if "on the command line" in row[1] and not _OPTION.search(row[1])] == []

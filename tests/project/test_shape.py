@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 from tests.fakes.places import ROOT
 
 # What is aimed at is in the second place.
@@ -19,10 +21,10 @@ OTHER_PROGRAMS = {"instrumentation", "host_python"}
 OWN = {"log", "main"}
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    for package in ("bot", "runners"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield path.relative_to(ROOT), ast.parse(path.read_text())
+@pytest.fixture(scope="module")
+def modules() -> list[tuple[Path, ast.Module]]:
+    files = sorted(path for package in ("bot", "runners") for path in (ROOT / package).rglob("*.py"))
+    return [(path.relative_to(ROOT), ast.parse(path.read_text())) for path in files]
 
 
 def defined(tree: ast.Module) -> Iterator[str]:
@@ -46,9 +48,9 @@ def held(what: str, found: float, budget: tuple[int, int], *, slack: int) -> Non
     assert found > today - slack, f"{what}: {found}; lower the budget of {today}"
 
 
-def test_a_public_name_is_defined_in_one_module() -> None:
+def test_a_public_name_is_defined_in_one_module(modules: list[tuple[Path, ast.Module]]) -> None:
     places: dict[str, list[str]] = defaultdict(list)
-    for path, tree in modules():
+    for path, tree in modules:
         if not OTHER_PROGRAMS & {*path.parts}:
             for name in {name for name in defined(tree) if not name.startswith("_")} - OWN:
                 places[name].append(str(path))
@@ -56,19 +58,19 @@ def test_a_public_name_is_defined_in_one_module() -> None:
     held(f"public names of two modules ({', '.join(sorted(twice))})", len(twice), NAMES_IN_TWO_MODULES, slack=40)
 
 
-def test_functions_are_long_enough_to_say_something() -> None:
+def test_functions_are_long_enough_to_say_something(modules: list[tuple[Path, ast.Module]]) -> None:
     lines = [
         (node.end_lineno or node.lineno) - node.lineno + 1
-        for _, tree in modules()
+        for _, tree in modules
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert MEDIAN_LINES[0] <= median(lines) < MEDIAN_LINES[0] + 1, "the median: raise the budget, or inline helpers"
 
 
-def test_most_helpers_are_called_more_than_once() -> None:
+def test_most_helpers_are_called_more_than_once(modules: list[tuple[Path, ast.Module]]) -> None:
     helpers = once = 0
-    for _, tree in modules():
+    for _, tree in modules:
         used = Counter(
             node.id if isinstance(node, ast.Name) else node.attr
             for node in ast.walk(tree)

@@ -7,6 +7,7 @@ under its own process number after importing the Bridge under test.
 import errno
 import json
 import lzma
+import os
 import shutil
 import time
 from functools import partial
@@ -183,15 +184,16 @@ def test_a_recorded_log_under_another_job_is_no_pass(world: World, tmp_path: Pat
 def test_a_run_that_hangs_after_a_fatal_error_is_ended_with_all_its_processes(
     world: World, tmp_path: Path, environ: dict[str, str]
 ) -> None:
-    job = _job(world, tmp_path, HANGING, site=world.site(hang_grace_s=1.0))
-    before = set(psutil.pids())
+    # Of this test alone: other tests that run now have programs that sleep too.
+    sleep = f"sleep(600.{os.getpid()})"
+    job = _job(world, tmp_path, HANGING.replace("sleep(600)", sleep), site=world.site(hang_grace_s=1.0))
     began = time.monotonic()
     run_whole(job, tmp_path / "out", environ)
     assert time.monotonic() - began < HANG_S / 2, "the trainer itself sleeps for longer"
     ended = next(event["data"] for event in _events(tmp_path / "out") if event["kind"] == "ended")
     assert ended["reason"] == EndReason.FATAL_ERROR_HANG
-    now = {process.pid: process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])}
-    assert not [command for pid, command in now.items() if pid not in before and "sleep(600)" in " ".join(command)]
+    now = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert not [command for command in now if sleep in " ".join(command)]
 
 
 SAVING = """
