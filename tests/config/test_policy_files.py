@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from tests.fakes.places import ROOT
@@ -386,6 +387,39 @@ def test_every_key_is_described_at_its_field_and_shown_in_the_documentation(mode
 
 def _keys(kind: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return list(kind.get("properties", {}).items())
+
+
+def test_what_the_page_marks_as_a_default_is_the_default() -> None:
+    """In the example of the policy `# =` follows each value that a file may leave out with the same effect."""
+    schema = PolicyFile.model_json_schema()
+    example = (ROOT / "docs" / "policy.md").read_text().split("```yaml\n")[1].split("```")[0]
+    above: list[tuple[int, str]] = []
+    marked = wrong = 0
+    for indent, item, key, rest in re.findall(r'(?m)^( *)(- )?"?(\w+)"?:(.*)$', example):
+        depth = len(indent) + len(item)
+        above = [*(entry for entry in above if entry[0] < depth), (depth, key)]
+        if not re.search(r"# =( |$)", rest):
+            continue
+        kind = schema
+        for _, name in above[:-1]:
+            kind = _kind(schema, kind)
+            kind = kind["properties"].get(name) if name in kind.get("properties", {}) else kind["additionalProperties"]
+        marked += 1
+        default = _kind(schema, kind)["properties"][key].get("default", {})
+        wrong += default != yaml.safe_load(f"value:{rest}")["value"]
+    assert (marked > 40, wrong) == (True, 0)
+
+
+def _kind(schema: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    """The document that a key of the schema holds, or that each item of its list is."""
+    while "properties" not in about and "additionalProperties" not in about:
+        if "$ref" in about:
+            about = schema["$defs"][about["$ref"].rpartition("/")[2]]
+        elif "anyOf" in about:
+            about = next(kind for kind in about["anyOf"] if kind.get("type") != "null")
+        else:
+            about = about["items"]
+    return about
 
 
 def test_the_documented_site_shows_the_defaults() -> None:

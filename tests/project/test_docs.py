@@ -19,10 +19,13 @@ from verl_e2e.app.on_event import LABEL
 from verl_e2e.cli import cli
 from verl_e2e.config.environment import variables
 from verl_e2e.config.settings import Settings
+from verl_e2e.core.model import execution, fingerprints, record, related
 from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.pulls.commands import CommandLine, Mistake, parse_commands
 from verl_e2e.core.pulls.deliveries import MODELS
+from verl_e2e.core.report import comparison_text
+from verl_e2e.pages import report
 
 DOCS = ROOT / "docs"
 ALL_PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
@@ -46,6 +49,19 @@ def _between(text: str, name: str) -> str:
 @pytest.mark.parametrize(("page", "name"), [(page, name) for page, parts in PARTS.items() for name in parts])
 def test_what_is_derived_from_the_code_is_what_the_code_says(page: str, name: str) -> None:
     assert _between(_text(page), name) == PARTS[page][name](), "run `python tools/write_tables.py`"
+
+
+def test_the_page_of_the_run_folder_names_every_file_of_one() -> None:
+    page = _text("run-folder.md")
+    files = {
+        value
+        for module in (comparison_text, execution, fingerprints, record, related, report)
+        for name, value in vars(module).items()
+        # A kept folder of kernels has this one.
+        if name.endswith("_FILE") and isinstance(value, str) and name != "ORIGIN_FILE"
+    }
+    assert len(files) > 20
+    assert [name for name in sorted(files) if f"`{name}`" not in page] == []
 
 
 def test_the_reference_of_the_command_line_has_every_verb_and_every_option() -> None:
