@@ -79,6 +79,8 @@ def from_folder(name: str, *changed: FunctionRun, base: Result | None = None, re
     """A recorded run whose merge base and retry ended so, the same way where they did not pass; None: not run."""
     folder, job = RUNS / name, Job.model_validate_json((RUNS / name / "job.json").read_bytes())
     record, facts = run_folders().record(folder), run_folders().facts(folder)
+    # As a plan names such a job.
+    job = job.model_copy(update={"id": job.id.removesuffix("-plant")})
     alone, extra = recorded(name), (_unsharded(),) if name == "level2-dp2-unaveraged" else ()
     if extra:
         alone = judge(record.model_copy(update={"related": extra}), facts)

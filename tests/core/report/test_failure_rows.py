@@ -64,7 +64,7 @@ ENTERED_NOTHING = {"result": Result.BLOCKED, "blame": "", "decided_by": "change_
         (BASE_TOO, "Not this change. The same job failed the", "failed, not caused by this change"),
         (
             {"result": Result.BLOCKED, "blame": ""},
-            "Not known. The run does not",
+            "Not known. The run ended without",
             "was blocked, whose fault is not known",
         ),
         (ENTERED_NOTHING, "Nobody's. The run was good, but", "ran none of the changed lines"),

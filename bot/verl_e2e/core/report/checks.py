@@ -223,7 +223,7 @@ def next_step(standing: JobStanding, verdict: Verdict | None = None) -> str:
         case JobStatus.FAILED if verdict is not None and verdict.recurrence is Recurrence.REGRESSION:
             return "push a fix, and the job runs again."
         case JobStatus.FAILED if verdict is not None:
-            return f"push a fix, or {ask} failed`, or run the command below, which runs the merge base too."
+            return f"to know whose it is, {ask} failed`, or run the last command below."
         case JobStatus.FAILED:
             return f"push a fix; if the change did not cause it, {ask} failed` or {override}."
         case JobStatus.BLOCKED if standing.disagrees_with is not None:
@@ -233,6 +233,8 @@ def next_step(standing: JobStanding, verdict: Verdict | None = None) -> str:
             return f"its cause is worked on at {link}; push a fix, {ask}` or {override}."
         case JobStatus.BLOCKED if standing.run is None:
             return f"fix what is missing ({verdict_sentence(standing.reason, 300)}), or ask {override}."
+        case JobStatus.BLOCKED if verdict is not None and verdict.recurrence is Recurrence.PRE_EXISTING:
+            return f"or ask {override}."
         case JobStatus.BLOCKED if verdict is not None:
             return f"then {ask} blocked`, or {override}."
         case JobStatus.BLOCKED:

@@ -26,7 +26,6 @@ from verl_e2e.core.pulls.wanted_jobs import is_image_pinned, origin_text
 from verl_e2e.core.report.attempts_text import attempt_rows, attempts_line, queue_notices, used_minutes
 from verl_e2e.core.report.checks import next_step, rehearsal_block, rehearsal_failure, rehearsal_line
 from verl_e2e.core.report.verdict_rows import (
-    command_rows,
     curves,
     deliverable_rows,
     failure_block,
@@ -101,7 +100,7 @@ def render_pull_card(target_state: TargetState, steps: Actions) -> str:
         *([rehearsal_failure(rehearsal)] if rehearsal is not None and failed else ()),
         *(_told(item, verdict) for item, verdict in told),
         _table(steps.standings, {item.wanted.id for item, _ in told}, fold=bool(told) or failed),
-        *(_short_folds(target_state, steps, told) if told else _folds(target_state, steps, read)),
+        *_folds(target_state, steps, told or read, told=bool(told)),
     )
     most = MAX_CARD - len(MARKER) - 1
     whole = fit_blocks(tuple(replace(block, share=_ANY) for block in blocks), _ANY, _CUT)
@@ -224,51 +223,27 @@ def _table(standings: Sequence[JobStanding], shown: Collection[str], *, fold: bo
     return TextBlock(heading, tuple(rows), "", 9_000)
 
 
-def _short_folds(target_state: TargetState, steps: Actions, told: Sequence[_Judged]) -> Iterator[TextBlock]:
-    """What a reader of a failure may want next, in few rows: the check of each job has all of it."""
-    plan = target_state.plan
-    for standing, verdict in told:
-        title = summary_html(standing.wanted.id, 80)
-        calls = tuple(one_line(call, _MOST_ROW) for call in verdict.calls[-2 * _MOST_TOLD :])
-        if calls:
-            yield folded_text(f"Calls that led there, {title}", calls, 2_000)
-        lines = (*verdict.repositories[: 2 * _MOST_TOLD - 2], *key_lines(verdict)[-_MOST_TOLD:])
-        yield folded_text(f"Evidence of {title}", tuple(one_line(line, _MOST_ROW) for line in lines), 3_000)
-    limits = (text for _, verdict in told for text in verdict.limitations)
-    rows = tuple(dict.fromkeys((*_own_word(target_state, steps), *limits)))
-    more = [f"{len(rows) - _MOST_TOLD} more are in the check of the job."] if len(rows) > _MOST_TOLD else []
-    shown = [verdict_sentence(row, 500) for row in (*rows[:_MOST_TOLD], *more)]
-    if shown:
-        yield folded(f"Limitations ({len(rows)})", tuple(f"- {row}" for row in shown), 3_000)
-    if steps.rehearsal is not None:
-        yield from rehearsal_block(steps.rehearsal, 1_500)
-    if plan is not None:
-        yield folded("Plan", (*(f"- {_why(level, plan)}" for level in plan.levels), _ALL_REASONS), 2_000)
-    yield from _reproduce(plan)
+def _folds(target_state: TargetState, steps: Actions, read: Sequence[_Read], *, told: bool) -> Iterator[TextBlock]:
+    """The folded blocks. Their shares, with those of head and table, add up to at most the size of the card.
 
-
-def _folds(target_state: TargetState, steps: Actions, read: Sequence[_Read]) -> Iterator[TextBlock]:
-    """The folded blocks. Their shares, with those of head and table, add up to at most the size of the card."""
-    plan = target_state.plan
+    Beside a failure that is told they are short: the check of each job has all of it.
+    """
+    plan, most = target_state.plan, _MOST_TOLD if told else _ANY
     if steps.rehearsal is not None:
-        yield from rehearsal_block(steps.rehearsal, _REHEARSAL_SHARE)
+        yield from rehearsal_block(steps.rehearsal, _REHEARSAL_SHARE // 3 if told else _REHEARSAL_SHARE)
     judged: list[_Judged] = [(item, verdict) for item, verdict in read if verdict is not None]
-    count = max(1, len(judged))
-    share, of_command = max(700, 6_000 // count), max(500, 3_000 // count)
+    share = max(700, 6_000 // max(1, len(judged)))
     evidence = []
     for standing, verdict in judged:
         title = summary_html(standing.wanted.id, 80)
-        table = deliverable_rows(verdict)
-        if table:
+        table, drawn = deliverable_rows(verdict), tuple(curves(verdict))
+        if table and not told:
             yield folded(f"Deliverables of {title}", (*requested_rows(verdict), "", *table), share)
-        drawn, command = tuple(curves(verdict)), command_rows(verdict)
         if drawn:
             yield folded_text(f"Curves of {title}", drawn, min(share, 2_500))
-        if command:
-            yield folded_text(f"Command of {title}", command, of_command)
         evidence.append(f"{standing.wanted.id}: {standing.state.word}")
-        evidence += [f"  {one_line(line, 300)}" for line in verdict.repositories]
-        evidence += [f"  {line}" for line in key_lines(verdict)]
+        evidence += [f"  {one_line(line, _MOST_ROW if told else 300)}" for line in verdict.repositories[: most + 1]]
+        evidence += [f"  {line}" for line in (*key_lines(verdict)[-most:], *verdict.calls[-most:])]
     waiting = ((item.wanted.id, item.wanted.job) for item, verdict in read if verdict is None)
     requested = [f"{job_id}: {requested_work(job)}" for job_id, job in waiting if job is not None]
     yield from _bullets("Requested, without a verdict yet", requested, 1_500)
@@ -277,24 +252,29 @@ def _folds(target_state: TargetState, steps: Actions, read: Sequence[_Read]) -> 
     yield from _bullets("Attempts", attempts, 1_200)
     functions = tuple(one_line(line, 400) for line in execution_rows(joined_execution(steps.standings)))
     if functions:
-        yield folded_text(f"Changed functions ({len(functions)})", functions, 2_500)
+        yield folded_text(f"Changed functions ({len(functions)})", functions[:most], 2_500)
     # What the jobs leave open, each once and with its jobs, but for what a job that passed shows.
     named = [(standing.wanted.id, verdict) for standing, verdict in judged]
     left = merged_limitations(named, named=len(steps.standings) > 1)
-    yield from _bullets("Limitations", (*_own_word(target_state, steps), *left), 5_000)
+    yield from _bullets("Limitations", (*_own_word(target_state, steps), *left), 5_000, most)
     followups = dict.fromkeys(text for _, verdict in judged for text in verdict.followups)
-    yield from _bullets("Follow-ups", tuple(followups), 3_000)
+    yield from _bullets("Follow-ups", tuple(followups), 3_000, most)
     if evidence:
         yield folded_text("Evidence", tuple(evidence), 4_000)
-    if plan is not None:
+    if plan is not None and not told:
         yield from reason_blocks(plan, 6_000)
+    elif plan is not None:
+        yield folded("Plan", (*(f"- {_why(level, plan)}" for level in plan.levels), _ALL_REASONS), 2_000)
     heads = earlier_heads(target_state)
     if heads:
         rows = tuple(
-            f"- `{head[:12]}` {status.icon} {status.word}: {sentence(said, 300)}" for head, status, said in heads
+            f"- `{head[:12]}` {status.icon} {status.word}: {sentence(said, 300)}" for head, status, said in heads[:most]
         )
-        yield folded(f"Earlier heads ({len(rows)})", rows, 2_000)
-    yield from _reproduce(plan)
+        yield folded(f"Earlier heads ({len(heads)})", rows, 2_000)
+    if plan is not None and plan.levels:
+        commits = f"--base {plan.base} --head {plan.head}"
+        command = (f"verl-e2e check --repo Megatron-Bridge --verl verl {commits} --out result",)
+        yield folded_text("Reproduce", command, 2_000)
 
 
 def _own_word(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
@@ -304,16 +284,11 @@ def _own_word(target_state: TargetState, steps: Actions) -> tuple[str, ...]:
     return (OWN_WORD,) if let and any(item.run is not None and item.run.verdict for item in steps.standings) else ()
 
 
-def _reproduce(plan: Plan | None) -> Iterator[TextBlock]:
-    if plan is not None and plan.levels:
-        commits = f"--base {plan.base} --head {plan.head}"
-        command = (f"verl-e2e check --repo Megatron-Bridge --verl verl {commits} --out result",)
-        yield folded_text("Reproduce", command, 2_000)
-
-
-def _bullets(title: str, rows: Sequence[str], share: int) -> Iterator[TextBlock]:
+def _bullets(title: str, rows: Sequence[str], share: int, most: int = _ANY) -> Iterator[TextBlock]:
     if rows:
-        yield folded(f"{title} ({len(rows)})", tuple(f"- {verdict_sentence(row, 500)}" for row in rows), share)
+        more = [f"- {len(rows) - most} more are in the check of the job."] if len(rows) > most else []
+        shown = (*(f"- {verdict_sentence(row, 500)}" for row in rows[:most]), *more)
+        yield folded(f"{title} ({len(rows)})", shown, share)
 
 
 def earlier_heads(target_state: TargetState) -> tuple[tuple[str, JobStatus, str], ...]:

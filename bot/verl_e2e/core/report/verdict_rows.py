@@ -180,7 +180,7 @@ def _whose(verdict: Verdict) -> tuple[Whose, str]:
     if _is_outside(verdict):
         before = ", and it was found before any code of the change ran" if _PREFLIGHT.issuperset(verdict.causes) else ""
         return Whose.NOT_THIS_CHANGE, f"the fault lies in the host, its image, its settings or its data{before}"
-    return Whose.NOT_KNOWN, "the run does not show it, and a Blocked is no evidence against a change"
+    return Whose.NOT_KNOWN, "the run ended without a sign of it, and a Blocked result is no evidence against a change"
 
 
 def _is_outside(verdict: Verdict) -> bool:
