@@ -4,7 +4,8 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from html import unescape
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.entry_points.test_pages import EXTENDING, NOW, PUBLIC, Site, light_site, made, recorded
+from tests.fakes.browser_pipe import visiting
 from tests.fakes.github_page import BROWSERS, browse
 from tests.fakes.npm import install
 from tests.fakes.patience import HANG_S
@@ -158,6 +160,31 @@ def test_the_pull_request_of_the_story_is_the_picture_in_the_tutorial(tmp_path: 
         kept.write_bytes(data)
     assert unpack(">II", data[16:24]) == unpack(">II", kept.read_bytes()[16:24]) == SIZE
     assert f"images/{kept.name}" in (ROOT / "docs" / "tutorial.md").read_text()
+
+
+def until(evaluate: Callable[[str], Any], expression: str) -> None:
+    began = time.monotonic()
+    while not evaluate(expression):
+        assert time.monotonic() - began < HANG_S, evaluate("document.body.innerText")
+        time.sleep(0.1)
+
+
+@pytest.mark.chromium
+def test_an_open_page_shows_what_changes_but_not_under_the_keyboard(light_site: Site, tmp_path: Path) -> None:
+    run = made(state=RunState.RUNNING)
+    light_site.ledger.put_run(run)
+    with visiting(f"http://127.0.0.1:{light_site.port}/run/{run.key}", tmp_path) as evaluate:
+        until(evaluate, "document.body.innerText.includes('It is running')")
+        light_site.glances[run.key] = Glance("step 1", LOG)
+        until(evaluate, "document.body.innerText.includes('step 3 - loss 2.05')")
+        evaluate("document.querySelector('main a').focus()")
+        light_site.glances[run.key] = Glance("step 2", LOG)
+        time.sleep(4.5)
+        assert "step 2" not in evaluate("document.querySelector('main').innerText.split('loss')[0]")
+        assert evaluate("document.activeElement.tagName") == "A"
+        evaluate("document.querySelector('main pre').focus()")
+        until(evaluate, "[...document.querySelectorAll('main p')].some((one) => one.innerText === 'step 2')")
+        assert evaluate("document.activeElement.tagName") == "PRE"
 
 
 def pictured(address: str, folder: Path, scheme: int) -> bytes:
