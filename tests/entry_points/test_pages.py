@@ -299,6 +299,24 @@ def test_history_counts_by_week_level_family_and_cause(site: Site) -> None:
     assert "0 overrides were given" in text
 
 
+def test_history_says_whose_what_blocked_runs_was_and_where_overrides_were_given(light_site: Site) -> None:
+    ended: dict[str, Any] = {"state": RunState.FINISHED, "result": Result.BLOCKED, "gpu_minutes": 2.0}
+    for number, causes in enumerate((("engine:node_failed",), ("log:what-no-one-knows",), (), ("log:state-dict",)), 1):
+        light_site.ledger.put_run(made(number, causes=causes, **ended))
+    light_site.ledger.put_run(made(9, causes=("log:state-dict",), **ended | {"result": Result.FAIL}))
+    for source, at in (("comment:8:1", NOW), ("comment:8:2", NOW - timedelta(days=7))):
+        override = {"repository": PUBLIC, "number": 5, "head_sha": "a" * 40, "level": Level.SMOKE, "reason": "known"}
+        light_site.ledger.add(
+            Override.model_validate({**override, "actor": "ann", "source": source, "at": at, "base": "main"})
+        )
+    text = text_of(light_site.get("/history")[1])
+    assert "passing fault of the infrastructure 1 0% 0 0 1 2" in text
+    assert "unknown cause 2 0% 0 0 2 4" in text
+    assert "code under test, not shown whose 1 0% 0 0 1 2" in text
+    assert "2026-11-23 5 0% 0 1 4 10 1" in text
+    assert "2 overrides were given" in text
+
+
 def test_nothing_of_a_private_repository_is_shown_and_it_looks_as_if_it_were_not_there(site: Site) -> None:
     secret = made(5, repository=SECRET, state=RunState.FINISHED, result=Result.FAIL, sentence="our next model")
     site.ledger.put_run(secret)

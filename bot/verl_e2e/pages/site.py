@@ -1,6 +1,6 @@
 """The pages of the service, from frozen values: runs of all repositories, of a pull request, and one run."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -8,9 +8,11 @@ from functools import cache
 
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.policy import PolicyValue
 from verl_e2e.core.pulls.ledger import Override, Run, RunState
 from verl_e2e.core.pulls.queue import Pool, QueueSnapshot
+from verl_e2e.core.pulls.retry import RetryClass, class_of
 from verl_e2e.core.pulls.run_lines import (
     Glance,
     RunCount,
@@ -109,18 +111,28 @@ _CAUSES = 30
 
 
 def render_history(since: datetime, counts: Collection[RunCount], overrides: Collection[Override]) -> str:
-    """What the runs came to by week, level, family and cause."""
+    """What the runs came to by week, level, family and cause, and whose what blocked them was."""
     by_week = tallies(counts, lambda count: (week_of(count.day),))
     titles: dict[Level | None, str] = {level: f"{level.value} {level.title}" for level in Level}
     titles[None] = "rehearsal, or not known"
     by_level = tallies(counts, lambda count: (titles[count.level],))
+    given_by_week = Counter(week_of(entry.at.date()) for entry in overrides)
+    given_by_level = Counter(titles[entry.level] for entry in overrides)
     tables = (
-        ("week", "Monday", sorted(by_week, key=lambda row: row.title, reverse=True)),
-        ("level", "level", sorted(by_level, key=lambda row: row.title)),
-        ("family", "family", tallies(counts, lambda count: (count.family or "of the level's own model",))),
-        ("cause", "what kept it from a pass", tallies(counts, lambda count: count.causes)[:_CAUSES]),
+        ("week", "Monday", sorted(by_week, key=lambda row: row.title, reverse=True), given_by_week),
+        ("level", "level", sorted(by_level, key=lambda row: row.title), given_by_level),
+        ("family", "family", tallies(counts, lambda count: (count.family or "of the level's own model",)), None),
+        ("who blocked", "whose it was", tallies(counts, _who_blocked), None),
+        ("cause", "what kept it from a pass", tallies(counts, lambda count: count.causes)[:_CAUSES], None),
     )
     return _render("history.html", since=since, tables=tables, overrides=len(overrides))
+
+
+def _who_blocked(count: RunCount) -> tuple[str, ...]:
+    if count.result is not Result.BLOCKED:
+        return ()
+    found = class_of(count.causes, undecided=False)
+    return ("code under test, not shown whose" if found is RetryClass.CHANGE else found.value,)
 
 
 def render_policy(repository: str, values: Sequence[PolicyValue] | str) -> str:
