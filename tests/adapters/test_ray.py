@@ -133,7 +133,6 @@ class ScriptedRay:
     jobs: dict[str, RayJob] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
     refusal: RayRefusedError | None = None
-    written: str = ""
 
     def submit(self, name: str, entrypoint: str, **options: Any) -> None:
         assert shlex.split(entrypoint)[0] == "exec"
@@ -146,9 +145,6 @@ class ScriptedRay:
 
     def stop(self, name: str) -> None:
         self.stopped.append(name)
-
-    def log(self, name: str) -> str:  # noqa: ARG002
-        return self.written
 
     def change(self, run: Run, **values: Any) -> None:
         self.jobs[submission_id(run)] = replace(self.jobs[submission_id(run)], **values)
@@ -266,13 +262,6 @@ def test_a_refusal_is_final_only_where_the_order_is_at_fault(
     with pytest.raises(BackendError, match=f"{code} ValueError: no such resource") as refused:
         scene.backend.submit(order(world.job(), attempt=2))
     assert (refused.value.final, refused.value.uncertain) == (final, uncertain)
-
-
-def test_before_a_run_begins_its_log_is_that_of_ray(scene: Scene) -> None:
-    scene.ray.written = "Runtime env is setting up.\n"
-    assert b"".join(scene.backend.log(scene.run)) == b"Runtime env is setting up.\n"
-    begin(scene)
-    assert b"".join(scene.backend.log(scene.run)) == b""
 
 
 def test_the_time_of_a_run_begins_when_its_node_took_it(scene: Scene) -> None:

@@ -5,7 +5,7 @@ the claim of the order does. Nothing here imports Ray; `ray_client` asks it.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -131,9 +131,6 @@ class RayJobs(Protocol):
     def stop(self, name: str) -> None:
         """Have a job ended; one that is gone is left alone."""
 
-    def log(self, name: str) -> str:
-        """The end of what Ray itself wrote of a job; empty where there is nothing."""
-
 
 # In the metadata of a job.
 KEY_OF_RUN = "verl-e2e-run"
@@ -215,14 +212,6 @@ class RayBackend(ClusterBackend):
     ) -> None:
         super().__init__(settings.folder, clock=clock, open_log=open_log, caps=caps)
         self._settings, self._jobs = settings, jobs
-
-    def log(self, run: Run) -> Iterator[bytes]:
-        """The log of the run so far, else the output of the runner, else of a job that never began Ray's own words."""
-        folder = self._folder(run)
-        if folder.ordered and not folder.has(CLAIM):
-            yield self._jobs.log(submission_id(run)).encode()
-        else:
-            yield from super().log(run)
 
     def _job(self, run: Run, folder: OrderFolder) -> ClusterJob | None:  # noqa: ARG002  (Ray knows which job has it)
         name = submission_id(run)

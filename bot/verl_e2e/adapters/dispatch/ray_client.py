@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -20,7 +19,6 @@ _Answer = TypeVar("_Answer")
 # By these Ray's client would go to another cluster than the settings name.
 _LEADS_ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 _NOT_FOUND = 404
-_LOG_CHARS = 64 * 1024
 
 
 class _Client(JobSubmissionClient):  # type: ignore[misc]  # Ray is an extra, so its types are not known
@@ -80,12 +78,6 @@ class RayClient:
         except RayRefusedError as error:
             if error.code != _NOT_FOUND:
                 raise self._silent(str(error)) from error
-
-    def log(self, name: str) -> str:
-        """The end of what Ray itself wrote of a job; empty where there is nothing."""
-        with suppress(RayRefusedError):
-            return str(self._ask(lambda client: client.get_job_logs(name)))[-_LOG_CHARS:]
-        return ""
 
     @cached_property
     def _client(self) -> _Client:
