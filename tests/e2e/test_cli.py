@@ -238,8 +238,8 @@ def test_check_without_a_gpu_is_blocked_with_every_fix_and_the_whole_plan(world:
     assert told[0].startswith("No GPU on this machine (")
     assert len(told) + len(rows) <= 15
     (first,) = [row for row in rows if row.startswith("1. ")]
-    assert first.startswith("1. no GPU: ")
-    assert "run on a host with an NVIDIA driver" in done.stdout
+    assert first.startswith("1. Run on a host with an NVIDIA driver")
+    assert "Found: no GPU" in done.stdout
     assert "Level 1" in done.stdout
     order = [done.stderr.index(text) for text in ("Reading what verl", "Planning", "plan: levels 0, 1")]
     assert order == sorted(order)

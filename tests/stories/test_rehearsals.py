@@ -103,7 +103,7 @@ def test_what_a_change_moves_is_shown_and_closes_nothing(rehearsed: Story) -> No
     ("head", "named"),
     [
         (WRONG, "qwen3-plain-tp2: copies: off by 5.0e-01 at embedding"),
-        (NO_IMPORT, "import: ImportError: no module named x"),
+        (NO_IMPORT, "import: ImportError: no module named x at src/bridge.py:1"),
     ],
     ids=("oracle", "import"),
 )
@@ -116,7 +116,8 @@ def test_a_fail_closes_the_gate_and_no_job_starts(head: tuple[CellRecord, ...], 
     assert rehearsed.live() == []
     assert check(rehearsed)[:2] == ("completed", "failure")
     assert named in check(rehearsed)[2]
-    assert named.replace("_", "\\_") in world.card(number)
+    what, _, where = named.partition(" at ")
+    assert f"{what}\n- **Where:** `{where}`" in world.card(number)
     # What failed may be run once more, and only then do jobs start.
     rehearsed.say("alice", "/verl-e2e rehearse")
     assert world.gate(number) == "in_progress"

@@ -279,7 +279,7 @@ def rehearsal_failure(standing: RehearsalStanding) -> TextBlock:
         f"- **What:** On a CPU, before any GPU was used: {sentence(failure.what if failure else standing.reason, 260)}",
         f"- **Where:** {place}{beside}",
         "- **Whose:** This change. The same part of the rehearsal did not fail so on the merge base.",
-        "- **Now:** Push a fix, and it is rehearsed again.",
+        f"- **Now:** Push a fix, and it is rehearsed again. To repeat it as it is, comment `{PREFIX} rehearse`.",
     )
     return TextBlock(f"**{REHEARSAL}**\n", rows, "", 3_000)
 
