@@ -26,6 +26,7 @@ from verl_e2e.git.repository import GitRepository
 
 NONCE = "c" * 32
 FAULTY = "src/megatron/bridge/models/conversion/param_mapping.py"
+ENTERED, STATEMENT = "src/megatron/bridge/models/qwen/qwen3_bridge.py", "        provider.qk_layernorm = True"
 
 
 def git(folder: Path, *words: str) -> str:
@@ -111,7 +112,11 @@ def judged(job: RehearsalJob, folder: Path) -> Judged:
 def test_two_commits_are_run_and_their_records_are_judged_elsewhere(bridge: tuple[Path, str], tmp_path: Path) -> None:
     own, base = bridge
     (own / FAULTY).write_text((own / FAULTY).read_text() + "\n# a comment\n")
-    equal = commit(own, "Comment")
+    comment = commit(own, "Comment")
+    text = (own / ENTERED).read_text()
+    assert text.count(STATEMENT) == 1
+    (own / ENTERED).write_text(text.replace(STATEMENT, "        provider.qk_layernorm = bool(1)"))
+    equal = commit(own, "Change nothing")
     (own / FAULTY).write_text((own / FAULTY).read_text() + "\nraise ImportError('nothing of this can be imported')\n")
     broken = commit(own, "Break it")
     work = tmp_path / "work"
@@ -127,6 +132,18 @@ def test_two_commits_are_run_and_their_records_are_judged_elsewhere(bridge: tupl
         found.sentence
     )
     assert json.loads((tmp_path / "equal/run" / DOCUMENT).read_bytes())["outcome"] == "Equal"
+    # Its cell enters the function that differs; of a comment it enters nothing, and need not run.
+    job = ordered(own, base, comment)
+    assert rehearse(job, tmp_path / "comment", work) == 0
+    found = judged(job, tmp_path / "comment")
+    assert found.rehearsed is not None
+    assert found.rehearsed.outcome is CellOutcome.EQUAL, found.sentence
+    carried = [
+        json.loads((tmp_path / name / "run" / side / "qwen3-plain.json").read_bytes()).get("carried", False)
+        for name, side in (("equal", "base"), ("equal", "head"), ("comment", "head"))
+    ]
+    assert carried == [False, False, True]
+    assert "The other 1 enter nothing that the change touches." in found.rehearsed.section
     job = ordered(own, base, broken)
     assert rehearse(job, tmp_path / "broken", work) == 0
     found = judged(job, tmp_path / "broken")

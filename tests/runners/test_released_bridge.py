@@ -22,6 +22,7 @@ from verl_e2e.core.compare.rehearsal import (
     Wanted,
     judge_rehearsal,
 )
+from verl_e2e.core.compare.unaffected import unaffected_cells
 from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.reach.diff import compare
 from verl_e2e.core.report.rehearsal_text import render_rehearsal
@@ -153,6 +154,10 @@ def test_a_fault_fails_the_rehearsal(name: str, base: dict[str, CellRecord], wor
     assert judged[cell].differences
     assert judged[cell].cause == f"{path}:{changed[0].symbol}"
     assert found.unentered == ()
+    # Each cell that differs has to run, and there are others.
+    unaffected = unaffected_cells(base, {path: (before.encode(), (sources / path).read_bytes())}, {})
+    assert not unaffected & {item.cell for item in found.cells if item.outcome is not CellOutcome.EQUAL}
+    assert unaffected
 
 
 # What becomes of faults in functions that cells enter. None of these cells has several stages, between which gradients

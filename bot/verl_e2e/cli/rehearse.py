@@ -122,7 +122,7 @@ def rehearse_verb(
     order = rehearsing.RehearsalOrder(repo, base, head, megatron_lm, policy, cells, whole, observe)
     found, entered = rehearsing.rehearse_change(
         order,
-        lambda commit, wanted: runner.rehearse_commit(commit, wanted, place),
+        lambda commit, wanted, base: runner.rehearse_commit(commit, wanted, place, base),
         runner.table_rows(),
         say,
     )

@@ -48,8 +48,8 @@ class RehearsalOrder:
     observe: ObserveLimits
 
 
-# Runs the cells over a commit; gives the folder with the records.
-RunTree = Callable[[RehearsedCommit, Wanted], Path]
+# Runs the cells over a commit, given its base with the folder of the base's records; gives the folder with the records.
+RunTree = Callable[[RehearsedCommit, Wanted, tuple[RehearsedCommit, Path] | None], Path]
 # Brings a commit of Bridge or of Megatron-LM to this host.
 Fetch = Callable[[Literal["bridge", "megatron_lm"], str], None]
 
@@ -67,10 +67,11 @@ def rehearse_change(
     megatron = _megatron_lm(order.repo, order.megatron_lm)
     policy = policy_of(bridge, order.base, order.policy)
     runs, changed = tree_runs(bridge, megatron, (base, head), policy.recipes, order.cells, order.observe)
-    folders = []
+    folders, beside = list[Path](), None
     for name, (commit, wanted) in zip(("base", "head"), runs, strict=True):
         say(f"rehearsing the {name}, Bridge {commit.commit[:12]} with Megatron-LM {commit.megatron_lm_commit[:12]}")
-        folders.append(run_tree(commit, wanted))
+        folders.append(run_tree(commit, wanted, beside))
+        beside = commit, folders[-1]
     faults, records = runs[1][1].faults, read_records(folders[1], order.cells)
     found = judge_rehearsal(
         read_records(folders[0], order.cells),

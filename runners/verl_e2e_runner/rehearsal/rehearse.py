@@ -17,7 +17,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from verl_e2e.core.compare.cell_map import AskedCells, CellRow
-from verl_e2e.core.compare.rehearsal import FaultTargets, RehearsedCommit, RehearsedPair, RunNote, Wanted
+from verl_e2e.core.compare.rehearsal import (
+    IMPORTS,
+    CellRecord,
+    FaultTargets,
+    RehearsedCommit,
+    RehearsedPair,
+    RunNote,
+    Wanted,
+)
+from verl_e2e.core.compare.unaffected import DifferingFiles, carried_record, unaffected_cells
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
 from verl_e2e.core.model.record import EndReason
@@ -95,9 +104,12 @@ def check_environment(place: RehearsalPlace) -> None:
         raise UserError(f"{place.python} does not have {', '.join(missing)}; run `{_MAKE}`")
 
 
-def rehearse_commit(sources: RehearsedCommit, wanted: Wanted, place: RehearsalPlace) -> Path:
+def rehearse_commit(
+    sources: RehearsedCommit, wanted: Wanted, place: RehearsalPlace, base: tuple[RehearsedCommit, Path] | None = None
+) -> Path:
     """Run the cells and give the folder with their records.
 
+    With a `base`, of which the records are at hand, only the cells run that enter something that differs.
     UserError where the trees cannot be made, and where another rehearsal has the folder for longer than one may take.
     """
     with lock_within(place.work / "lock", 2 * place.seconds) as alone:
@@ -105,23 +117,58 @@ def rehearse_commit(sources: RehearsedCommit, wanted: Wanted, place: RehearsalPl
             raise UserError(f"another rehearsal uses {place.work}; wait for its end, or give another folder by --out")
         out = place.work / "records" / _digest(sources, wanted, place)
         if not is_kept(out, wanted, place):
-            bridge = _tree(sources.bridge, sources.commit, "src", "bridge", place)
-            megatron = _tree(sources.megatron_lm, sources.megatron_lm_commit, "megatron", "megatron_lm", place)
-            run_driver({bridge / "src": "src/", megatron: f"{SUBMODULE}/"}, wanted, out, place)
+            roots, carried = _roots(sources, place), dict[str, CellRecord]()
+            if base and not _has_records(out, place):
+                differing = _differing_files(_roots(base[0], place), roots)
+                records = {name: record for name in (IMPORTS, *wanted.cells) if (record := _record(base[1], name))}
+                agrees_with = {name: CELLS[name].agrees_with for name in wanted.cells}
+                unaffected = unaffected_cells(records, differing, agrees_with)
+                carried = {name: carried_record(records[name], differing) for name in unaffected}
+            run_driver(roots, wanted, out, place, carried)
         return out
 
 
-def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: RehearsalPlace) -> None:
+def _roots(sources: RehearsedCommit, place: RehearsalPlace) -> dict[Path, str]:
+    """The folders with the sources of a commit, and what stands for each in its records."""
+    bridge = _tree(sources.bridge, sources.commit, "src", "bridge", place)
+    megatron = _tree(sources.megatron_lm, sources.megatron_lm_commit, "megatron", "megatron_lm", place)
+    return {bridge / "src": "src/", megatron: f"{SUBMODULE}/"}
+
+
+def _differing_files(base: Mapping[Path, str], head: Mapping[Path, str]) -> DifferingFiles:
+    """The files that are not the same in two trees."""
+    sides = [
+        {
+            f"{short}{file.relative_to(root)}": file
+            for root, short in roots.items()
+            for file in root.rglob("*")
+            if ".git" not in file.parts and not file.is_dir()
+        }
+        for roots in (base, head)
+    ]
+
+    def content(file: Path | None) -> bytes | None:
+        return None if file is None else os.fsencode(file.readlink()) if file.is_symlink() else file.read_bytes()
+
+    pairs = {path: tuple(content(side.get(path)) for side in sides) for path in dict.fromkeys([*sides[0], *sides[1]])}
+    return {path: (old, new) for path, (old, new) in pairs.items() if old != new}
+
+
+def run_driver(
+    roots: Mapping[Path, str], wanted: Wanted, out: Path, place: RehearsalPlace, carried: Mapping[str, CellRecord] = {}
+) -> None:
     """Run the cells over source trees that are there: their folders, and what stands for each in the records.
 
-    Where `out` has the records of all cells, only the faults are tried.
+    The cells of `carried` do not run: these are their records. Where `out` has the records of all cells, only the
+    faults are tried.
     """
     models = make_models(wanted, place)
     reads = (*roots, models, PROGRAMS.parent)
     own, may = place.work / "running" / out.name, limits_of(place.workers, place.seconds)
     with rehearsal_number(place.environ) as number:
         apart = open_apart(own, place.python, reads, place.environ, may, require_cage=place.require_cage, number=number)
-        names = [f"{name}.json" for name in ("import", "complete", *wanted.cells)]
+        runs = [name for name in wanted.cells if name not in carried]
+        names = [f"{name}.json" for name in (IMPORTS, "complete", *runs)]
         whole = _has_records(out, place)
         for file in out.glob("*.json"):
             if whole and file.name in names:
@@ -136,6 +183,7 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Rehe
             verl.chmod(0o644)
         request = {
             **_models_request(wanted, models, place),
+            "cells": runs,
             "run": not whole,
             "imports": list(wanted.imports),
             "roots": {str(root): short for root, short in roots.items()},
@@ -149,6 +197,8 @@ def run_driver(roots: Mapping[Path, str], wanted: Wanted, out: Path, place: Rehe
         argv = (str(place.python), str(PROGRAMS / "driver.py"), str(apart.scratch / REQUEST))
         finished, note = run_apart(apart, argv, variables, may)
         collect_records(apart, [*([] if whole else names), *([OBSERVED] if faults else [])], out)
+        for name, record in carried.items():
+            (out / f"{name}.json").write_text(record.model_dump_json())
         (out / "driver.log").write_text(f"{finished.stdout}\n{finished.stderr}\n{finished.ending}\n")
         (out / _RUN_NOTE).write_text(note.model_dump_json())
         if faults:
@@ -205,6 +255,13 @@ def _has_records(out: Path, place: RehearsalPlace) -> bool:
 def _run_note(out: Path) -> RunNote | None:
     try:
         return RunNote.model_validate_json((out / _RUN_NOTE).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _record(out: Path, cell: str) -> CellRecord | None:
+    try:
+        return CellRecord.model_validate_json((out / f"{cell}.json").read_bytes())
     except (OSError, ValueError):
         return None
 
@@ -273,12 +330,13 @@ def record_rehearsal(
         try:
             check_environment(place)
             commits = pair()
-            cells = commits[1][1].cells
+            cells, base = commits[1][1].cells, None
             recorder.document(ASKED_FILE, AskedCells(cells=cells, whole=len(cells) == len(CELLS)))
             for name, (commit, wanted) in zip((BASE_RECORDS, HEAD_RECORDS), commits, strict=True):
                 say(f"rehearsing the {name}, Bridge {commit.commit[:12]}")
                 recorder.event("phase", name=name, state="begin")
-                records = rehearse_commit(commit, wanted, place)
+                records = rehearse_commit(commit, wanted, place, base)
+                base = commit, records
                 notes.append(_run_note(records))
                 (recorder.folder / name).mkdir()
                 for file in (file for file in sorted(records.glob("*.json")) if file.name != COMPLETE):

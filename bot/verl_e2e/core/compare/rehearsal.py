@@ -267,6 +267,8 @@ class CellRecord(Document):
     error: CellError | None
     # Whether the reason is that the cell's model could not be made, which no tree has a part in.
     no_model: bool = False
+    # Whether it is the base's record, because the cell enters nothing that differs and so need not run again.
+    carried: bool = False
     # What the oracles found; for the imports, whether each name that a consumer imports is there.
     oracles: Annotated[tuple[OracleFinding, ...], Field(max_length=1_000)] = ()
     # Values and tensors by name, in the order in which they came about.
@@ -358,7 +360,7 @@ class CellVerdict:
     def raises_at_base(self) -> bool:
         """Whether both sides gave nothing by an exception, and not for want of a record, a model, time or memory."""
         errors = self.base_error, self.head_error
-        return not self.no_model and all(error is not None and error.type not in _OF_THE_HOST for error in errors)
+        return not self.no_model and all(error is not None and error.type not in OF_THE_HOST for error in errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +392,8 @@ class Rehearsal:
     observe: ObserveLimits = field(default_factory=ObserveLimits)
     # How the head's code ran.
     run: RunNote = field(default_factory=RunNote)
+    # How many cells did not run over the head, because they enter nothing that differs.
+    carried: int = 0
 
     @property
     def equal_everywhere(self) -> bool:
@@ -415,7 +419,7 @@ class Rehearsal:
 
 
 # Errors of a cell that no exception of the code stands behind.
-_OF_THE_HOST = frozenset({"Missing", "Hang", "Died", EXHAUSTED})
+OF_THE_HOST = frozenset({"Missing", "Hang", "Died", EXHAUSTED})
 _NO_RECORD = CellError(type="Missing", text="there is no record of it", at="")
 _NOT_BEGUN = CellError(type=EXHAUSTED, text="the process ended before it imported anything of the head", at="")
 
@@ -469,6 +473,7 @@ def judge_rehearsal(
         () if observed is None else observations(functions, entered, observed),
         observe or ObserveLimits(),
         run or RunNote(),
+        sum(record.carried for record in head.values()),
     )
 
 

@@ -33,6 +33,9 @@ def first_failure(found: Rehearsal) -> RehearsalFailure | None:
 def render_rehearsal(found: Rehearsal) -> str:
     """The section of the card, in Markdown."""
     rows = [f"### {markdown(headline(found))}", ""]
+    if found.carried:
+        ran = len(found.cells) - 1 - found.carried
+        rows += [f"Ran over the head: {ran} cells. The other {found.carried} enter nothing that the change touches.", ""]
     for section in (_failures, _changes, _before, _unentered, _unnoticed):
         rows += section(found)
     rows += [markdown(f"{LIMITS} {found.environment}. {found.run.isolation}"), ""]
