@@ -139,7 +139,7 @@ def chunks(every: list[Pair], lanes: int) -> list[list[Pair]]:
 def row(pair: Pair, found: dict[str, object]) -> str:
     """A row of the table: the verdict, what failed or differed first, and how much no cell entered."""
     if "error" in found:
-        return row_of(pair, "none", " ".join(str(found["error"]).split())[-120:], "", found["seconds"])
+        return row_of(pair, "none", " ".join(str(found["error"]).split())[-120:], "", "", found["seconds"])
     cells, first = found["cells"], ""
     assert isinstance(cells, list)
     for cell in cells:
@@ -152,7 +152,8 @@ def row(pair: Pair, found: dict[str, object]) -> str:
             first = f"{cell['cell']}: {first}"[:120]
             break
     entered = f"{len(found['unentered'])} of {found['changed']}"  # type: ignore[arg-type]
-    return row_of(pair, found["outcome"], first, entered, found["seconds"])
+    ran = len(cells) - 1 - int(str(found["carried"]))
+    return row_of(pair, found["outcome"], first, entered, ran, found["seconds"])
 
 
 def row_of(pair: Pair, *columns: object) -> str:
@@ -206,7 +207,7 @@ def main() -> None:
     with ThreadPoolExecutor(options.lanes) as lanes:
         rows = dict(item for found in lanes.map(of_chunk, chunks(every, options.lanes)) for item in found)
     for series in ("fixes", "last"):
-        table = ["| commit | subject | verdict | first | unentered | seconds |", "|---|---|---|---|---|---|"]
+        table = ["| commit | subject | verdict | first | unentered | cells that ran | seconds |", "|" + "---|" * 7]
         table += [rows[pair] for pair in every if pair.series == series]
         (options.out / f"{series}.md").write_text("\n".join(table) + "\n")
 
