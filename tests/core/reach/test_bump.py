@@ -133,6 +133,14 @@ def test_new_code_beside_what_one_job_entered_was_entered_by_none() -> None:
     assert any("beside code that was entered by 2-vpp" in reason.via for reason in found.reasons)
 
 
+def test_a_submodule_that_lies_elsewhere_asks_for_all_that_one_not_compared_does() -> None:
+    path = ChangedPath("third_party/mcore", PathStatus.RENAMED, MEGATRON_LM_FOLDER, SubmoduleBump(OLD, OLD))
+    elsewhere = plan(Change("a" * 40, "b" * 40, "a" * 40, (path,)), POLICY, effects=Effects())
+    assert elsewhere.levels == plan(moved(), POLICY, effects=Effects()).levels != (0,)
+    # The same commit in the same place, as a change of its mode alone gives it, asks for none of it.
+    assert plan(moved(OLD, OLD), POLICY, effects=Effects()).levels == (0,)
+
+
 @pytest.mark.parametrize(("demanded", "expected"), [(True, "peft/lora.py"), (False, "core/model.py")])
 def test_a_job_that_must_execute_code_of_bridge_is_not_satisfied_by_a_bump(*, demanded: bool, expected: str) -> None:
     effects = with_bump(

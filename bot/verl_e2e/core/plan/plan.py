@@ -248,7 +248,7 @@ def plan(
     of_bump = sorted(path for path in effects.paths if in_megatron_lm(path)) if effects else ()
     paths = tuple(classify(name, policy, effects) for name in (*change.names(), *of_bump))
     bumped = bool(effects and effects.bumped)
-    if not bumped and any(item.path == MEGATRON_LM_FOLDER and _moves(item) for item in change.paths):
+    if not bumped and any(MEGATRON_LM_FOLDER in item.names() and _moves(item) for item in change.paths):
         # What was not compared may be anything that a rule names.
         every = policy.megatron_lm.rules
         paths = tuple(
@@ -318,8 +318,8 @@ def plan(
 
 
 def _moves(path: ChangedPath) -> bool:
-    """Whether a submodule names another commit than before; GitHub's list of names does not say."""
-    return path.submodule is None or path.submodule.old != path.submodule.new
+    """Whether a submodule names another commit than before, or lies elsewhere; GitHub's list of names does not say."""
+    return path.submodule is None or path.submodule.old != path.submodule.new or path.old_path is not None
 
 
 def _places(paths: tuple[Classified, ...], effects: Effects, measured: Measured) -> tuple[Place, ...]:
