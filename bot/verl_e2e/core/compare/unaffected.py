@@ -15,7 +15,7 @@ from verl_e2e.core.reach.carried import carried_lines
 from verl_e2e.core.reach.program import parse
 from verl_e2e.core.reach.statements import Function
 
-NONE: frozenset[str] = frozenset()
+_NO_CELL: frozenset[str] = frozenset()
 # Both versions of a file that differs, by its path; None where there is no such file.
 DifferingFiles = Mapping[str, tuple[bytes | None, bytes | None]]
 
@@ -31,27 +31,27 @@ def unaffected_cells(
     """
     imported = base.get(IMPORTS)
     if imported is None or imported.error is not None:
-        return NONE
+        return _NO_CELL
     cells = {name: record for name, record in base.items() if name != IMPORTS}
     affected = {name for name, record in cells.items() if record.error and record.error.type in OF_THE_HOST}
     for path, (old, new) in differing.items():
         if not path.endswith(".py") or old is None or new is None:
-            return NONE
+            return _NO_CELL
         if path not in imported.entered.lines:
             affected |= {name for name, record in cells.items() if path in record.entered.lines}
             continue
         before, after = parse(old), parse(new)
         if isinstance(before, str) or isinstance(after, str):
-            return NONE
+            return _NO_CELL
         was, is_now = _Outline.of(before), _Outline.of(after)
         changed = {name for name in was.bodies if was.bodies[name] != is_now.bodies.get(name)}
         if was.at_import != is_now.at_import or _entering(imported.entered, path, changed):
-            return NONE
+            return _NO_CELL
         for name in changed:
             entering = {cell for cell, record in cells.items() if _entering(record.entered, path, {name})}
             if not entering and b"jit" in old + new:
                 # TorchScript runs functions that no record of lines sees.
-                return NONE
+                return _NO_CELL
             # A process or thread of its own, as a writer of checkpoints is, may have entered it unseen.
             affected |= entering or {cell for cell, record in cells.items() if path in record.entered.lines}
     affected |= {name for name, other in agrees_with.items() if other in affected}

@@ -34,8 +34,8 @@ def render_rehearsal(found: Rehearsal) -> str:
     """The section of the card, in Markdown."""
     rows = [f"### {markdown(headline(found))}", ""]
     if found.carried:
-        ran = len(found.cells) - 1 - found.carried
-        rows += [f"Ran over the head: {ran} cells. The other {found.carried} enter nothing that the change touches.", ""]
+        ran = f"{len(found.cells) - 1 - found.carried} cells ran over the head"
+        rows += [f"{ran}. The change touches nothing that the other {found.carried} enter.", ""]
     for section in (_failures, _changes, _before, _unentered, _unnoticed):
         rows += section(found)
     rows += [markdown(f"{LIMITS} {found.environment}. {found.run.isolation}"), ""]
