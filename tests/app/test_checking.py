@@ -22,9 +22,10 @@ from verl_e2e.core.compare.jobs import unsharded
 from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, MergeBase
 from verl_e2e.core.model.access import Demand
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
+from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import Executed
 from verl_e2e.core.model.facts import LogFacts
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.jobs import Checkpoint, Job
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Attribution, Result, Stage
 from verl_e2e.core.model.record import PLAN_FILE, Check, Environment, Finding, Record
@@ -224,12 +225,12 @@ def _check_here(  # type: ignore[no-untyped-def]
     stopped: Mapping[str, Attribution] = {},
     related: Allowed = AS_ASKED,
     asked: tuple[Level, ...] = (),
-    parity: bool = False,
+    **given: object,
 ):
     folders = FakeFolders()
     source = FakeChanges(Change(BASE, HEAD, BASE, (ChangedPath("docs/guide.md", PathStatus.MODIFIED),)))
     here = _OneHost(folders, broken=broken, stopped=stopped)
-    request = _request(out=tmp_path / "out", asked=asked, related=related, parity=parity)
+    request = _request(out=tmp_path / "out", asked=asked, related=related, **given)
     text: list[str] = []
     card = check_change(request, CheckServices(source, here, folders, {"bridge": source, "verl": source}), text.append)
     return card, here, text
@@ -322,6 +323,52 @@ def test_parity_adds_its_jobs_and_announces_their_reference_run(tmp_path: Path) 
     # One run is the reference of all three.
     assert len({unsharded(job).digest() for job in here.jobs if job.id in ids}) == 1
     # The runs of these tests train no step that could be compared.
+    assert result_of(card) is Result.BLOCKED
+
+
+def test_only_the_named_jobs_run_and_the_others_keep_the_whole_from_a_pass(tmp_path: Path) -> None:
+    card, here, _ = _check_here(tmp_path, asked=EVERY_LEVEL, only=("1-*", "5-signal"))
+    # Level 0 was left out on purpose, so they do not wait for it.
+    assert [job.id for job in here.jobs] == ["5-signal", "1-resume"]
+    assert result_of(card) is Result.BLOCKED
+    smoke = next(job for job in card.not_run if job.job_id == "0-lora-ddp")
+    assert smoke.reason == "it was left out by --only 1-* 5-signal"
+    assert f"Still to run: {smoke.coverage} ({smoke.reason})." in render_text(card)
+
+
+def test_a_job_that_passes_alone_is_no_pass_of_a_plan_with_more(tmp_path: Path) -> None:
+    whole, _, _ = _check_here(tmp_path / "whole", asked=(Level.SMOKE,), only=("0-*",))
+    part, _, _ = _check_here(tmp_path / "part", asked=(Level.SMOKE, Level.SAVE_RESUME), only=("0-*",))
+    assert (result_of(whole), result_of(part)) == (Result.PASS, Result.BLOCKED)
+    assert sentence_of(part).endswith("did not run: it was left out by --only 0-*")
+
+
+def test_a_pattern_that_no_job_has_is_one_error_with_the_ids(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"--only 7-\*: no job of the plan has this id; its jobs: 0-lora-ddp, 1-resume$"
+    ):
+        _check_here(tmp_path, asked=(Level.SMOKE, Level.SAVE_RESUME), only=("0-*", "7-*"))
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match=r"its jobs: none$"):
+        _check_here(tmp_path, only=("*",))
+
+
+def test_named_model_and_steps_are_those_of_every_run_and_said_on_the_card(tmp_path: Path) -> None:
+    mine = Checkpoint(model_id="local/tiny", model_path="/models/tiny")
+    card, here, _ = _check_here(tmp_path, asked=(Level.SMOKE, Level.SAVE_RESUME), checkpoint=mine, steps=3)
+    assert {(job.checkpoint, job.steps) for job in here.jobs} == {(mine, 3)}
+    said = "The runs were asked for with local/tiny and 3 training steps: the verdicts speak for these,"
+    assert card.notes[0].startswith(said)
+    assert said in " ".join(render_text(card).split())
+
+
+def test_a_level_that_needs_more_steps_is_not_run_and_is_no_pass(tmp_path: Path) -> None:
+    card, here, _ = _check_here(tmp_path, asked=(Level.SMOKE, Level.SAVE_RESUME, Level.LEARNING_SIGNAL), steps=1)
+    assert [job.id for job in here.jobs] == ["0-lora-ddp"]
+    assert {job.job_id: job.reason for job in card.not_run} == {
+        "1-resume": "it cannot pass as planned: 1 training step cannot show save/resume; ask for 2 or more",
+        "5-signal": "it cannot pass as planned: 1 training step cannot show learning signal; ask for 10 or more",
+    }
     assert result_of(card) is Result.BLOCKED
 
 

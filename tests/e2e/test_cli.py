@@ -257,6 +257,27 @@ def test_a_megatron_lm_that_is_no_repository_is_told_before_anything_runs(world:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--model", "../tiny", "--model ../tiny: no config.json in it; name the folder of a Hugging Face model"),
+        ("--model", "tiny", "--model tiny: no model id; write it as on the Hugging Face Hub"),
+        ("--steps", "0", "--steps 0: no number of steps; write a whole number from 1 to 1000"),
+        ("--only", "7-*", "--only 7-*: no job of the plan has this id; its jobs: 0-lora-ddp"),
+    ],
+)
+def test_a_check_of_what_there_is_not_is_one_error(
+    world: World, tmp_path: Path, option: str, value: str, said: str
+) -> None:
+    sha = world.bridge_commit
+    done = _verl_e2e(
+        *("check", "--repo", world.bridge, "--base", sha, "--verl", world.verl, "--level", 0, option, value),
+        *("--out", tmp_path / "out"),
+    )
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("verl-e2e: ")]
+    assert (done.returncode, said in error, (tmp_path / "out").exists()) == (2, True, False)
+
+
 def test_triage_reads_standard_input_and_compressed_files() -> None:
     log = ROOT / "tests/fixtures/logs/level0-pass.log.xz"
     done = _verl_e2e("triage", log, "-", stdin="nothing\n")

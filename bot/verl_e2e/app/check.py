@@ -5,6 +5,7 @@ job's own run folder, in `related/<role>`, and `related.json` there says how the
 them, so an interruption keeps what was learnt.
 """
 
+import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,13 +30,13 @@ from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.facts import LogFacts
-from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Patch, Repository, SiteProfile
+from verl_e2e.core.model.jobs import Checkpoint, Job, Patch, Repository, SiteProfile
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes, Record
 from verl_e2e.core.model.related import RELATED_FILE, RELATED_FOLDER, Related, RelatedRun, Role
 from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job
 from verl_e2e.core.plan.contract import Kind
-from verl_e2e.core.plan.outline import in_order, site_in_image
+from verl_e2e.core.plan.outline import Missing, as_asked, in_order, site_in_image
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_parity
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy
@@ -44,6 +45,7 @@ from verl_e2e.core.pulls.target_state import BROKEN_CONTRACT
 from verl_e2e.core.report.plan_text import PLANNING, render_plan_text, render_short_plan
 from verl_e2e.core.report.run_card import Card, NotRun, render_markdown, render_text
 from verl_e2e.core.report.verdict_rows import frame_path
+from verl_e2e.core.text.escape import count_of
 from verl_e2e.ports import Baselines, ChangeSource, Checkout, Dispatcher, DispatchError, RunFolders
 
 
@@ -121,8 +123,8 @@ class CheckRequest:
     """What to check: the repositories, the change, the host and where the result goes.
 
     `verl_commit` is the commit to test with; `asked` are levels wanted in addition to the plan, `notes` sentences
-    for the card. `checkpoint` and `data`, where given, win over plan and site. `related` says which runs may
-    follow a judged job.
+    for the card. `checkpoint` and `steps`, where given, are those of every job in place of its own. `related` says
+    which runs may follow a judged job.
     """
 
     bridge: Path
@@ -135,8 +137,9 @@ class CheckRequest:
     site: SiteProfile
     megatron_lm: Repository | None = None
     checkpoint: Checkpoint | None = None
-    data: Data | None = None
-    require_bridge_checks: bool = False
+    steps: int = 0
+    # Patterns of the ids of the jobs to run, as of a shell; empty: all.
+    only: tuple[str, ...] = ()
     asked: tuple[Level, ...] = ()
     # Whether the jobs of parity are wanted in addition to the plan.
     parity: bool = False
@@ -184,6 +187,7 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
         planned = found.plan
         contract = tuple(str(item) for item in found.contract if item.kind is Kind.BREAK)
     planned = with_parity(planned, request.policy) if request.parity else planned
+    planned, skipped, narrowed = _narrowed(planned, request)
     request.out.mkdir(parents=True, exist_ok=True)
     services.folders.write(request.out, {PLAN_FILE: plan_json(planned)})
     shown = render_plan_text(planned)
@@ -200,9 +204,10 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     for outline in in_order(planned.jobs):
         # What can never pass is said whatever passed before.
         blocked = f"it cannot pass as planned: {outline.blocked}" if outline.blocked else ""
-        blocked = outline.uncoverable or blocked or request.unable
+        blocked = outline.uncoverable or skipped.get(outline.id) or blocked or request.unable
         statuses = {verdict.job_id: status_of_verdict(verdict) for verdict in verdicts}
-        reason = BROKEN_CONTRACT if contract else blocked or turn_of(outline.requires, statuses).skipped
+        requires = [required for required in outline.requires if required not in skipped]
+        reason = BROKEN_CONTRACT if contract else blocked or turn_of(requires, statuses).skipped
         job = reason or _job(outline, request, patches)
         if isinstance(job, str):
             uncoverable = bool(outline.uncoverable) and not contract
@@ -220,7 +225,7 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     document = CheckNotes(
         not_run=reasons,
         uncoverable=tuple(job.job_id for job in not_run if job.uncoverable),
-        notes=(*planned.switched_off, *request.notes, *notes),
+        notes=(*planned.switched_off, *narrowed, *request.notes, *notes),
         contract=contract,
         execution=rules,
     )
@@ -229,6 +234,31 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     files |= {CARD_TEXT_FILE: render_text(card), CARD_MARKDOWN_FILE: render_markdown(card)}
     services.folders.write(request.out, files)
     return card
+
+
+def _narrowed(planned: Plan, request: CheckRequest) -> tuple[Plan, Mapping[str, str], tuple[str, ...]]:
+    """The plan with the checkpoint and the steps that were asked for, what is left out, by id, and a limitation.
+
+    A known defect stays one on another model. UserError for a pattern that no job of the plan has.
+    """
+    notes: tuple[str, ...] = ()
+    if request.checkpoint or request.steps:
+        model = request.checkpoint.model_id if request.checkpoint else "the plan's models"
+        steps = count_of(request.steps, "training step") if request.steps else "the plan's steps"
+        notes = (f"The runs were asked for with {model} and {steps}: the verdicts speak for these, not for the plan.",)
+        jobs = (
+            job
+            if Missing.DEFECT in {item.missing for item in job.obstacles}
+            else as_asked(job, request.policy, request.checkpoint, request.steps)
+            for job in planned.jobs
+        )
+        planned = replace(planned, jobs=tuple(jobs))
+    ids = [job.id for job in planned.jobs]
+    found = {pattern: fnmatch.filter(ids, pattern) for pattern in request.only}
+    for pattern in (pattern for pattern in found if not found[pattern]):
+        raise UserError(f"--only {pattern}: no job of the plan has this id; its jobs: {', '.join(ids) or 'none'}")
+    left = {*ids}.difference(*found.values()) if found else ()
+    return planned, dict.fromkeys(left, f"it was left out by --only {' '.join(found)}"), notes
 
 
 def _job(outline: JobOutline, request: CheckRequest, patches: PatchChoice) -> Job | str:
@@ -244,10 +274,7 @@ def _job(outline: JobOutline, request: CheckRequest, patches: PatchChoice) -> Jo
             policy=request.policy,
             site=site_in_image(request.site, request.policy.image),
             sources=sources,
-            checkpoint=request.checkpoint,
-            data=request.data,
             patches=patches,
-            require_bridge_checks=request.require_bridge_checks,
         )
     except BuildError as error:
         return str(error)

@@ -18,13 +18,13 @@ from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.jobs import Checkpoint, Isolation, Patch, RehearsalJob, Repository, SiteProfile
 from verl_e2e.core.model.known_defects import KnownDefect
-from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.build import NO_PATCHES, BuildError, PatchChoice, build_job, select_patches
 from verl_e2e.core.plan.code_plan import replaced_lines
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.job_models import variant_model
-from verl_e2e.core.plan.outline import in_order, refused_image, site_in_image, with_obstacles
+from verl_e2e.core.plan.outline import as_asked, in_order, refused_image, site_in_image
 from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
@@ -244,11 +244,8 @@ def _extras(
         by_level = {item.variant.level: item for item in chosen}
         renamed = {item.id: (item if item in chosen else by_level[item.variant.level]).id + mark for item in narrowed}
         for outline in chosen:
-            variant: Variant = outline.variant
-            if "steps" in options:
-                variant = replace(variant, steps=int(options["steps"]))
-            checkpoint = Checkpoint(model_id=options["model"]) if "model" in options else outline.checkpoint
-            changed = with_obstacles(replace(outline, variant=variant, checkpoint=checkpoint), policy)
+            checkpoint = Checkpoint(model_id=options["model"]) if "model" in options else None
+            changed = as_asked(outline, policy, checkpoint, int(options.get("steps", 0)))
             ref, image = options.get("verl_ref", policy.verl.commit), options.get("image", "")
             known = of_core.effects.defects if of_core.effects else ()
             made = builder.wanted(

@@ -168,6 +168,16 @@ def run_verb(
     type=click.IntRange(0, 5),
     help="Run this level in addition to the plan; repeatable.",
 )
+@click.option("--model", metavar="NAME|PATH", help="The model to train instead of the plan's: of the hub, or a folder.")
+@click.option(
+    "--steps", metavar="1..1000", help="How many training steps each run takes; a level that needs more is not run."
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="PATTERN",
+    help="Run only jobs with such an id, as `2-*`; repeatable. A job that is left out keeps the whole from a Pass.",
+)
 @click.option("--no-baseline", is_flag=True, help="Do not rerun failed jobs on the merge base.")
 @click.option("--baseline-repeats", type=click.IntRange(1, 9), default=1, show_default=True, help=_REPEATS)
 @click.option("--parity", is_flag=True, help="Also run the jobs of level 2 that are compared with an unsharded run.")

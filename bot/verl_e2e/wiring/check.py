@@ -29,10 +29,11 @@ from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, without_base
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.document import UnfitError
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.jobs import Checkpoint, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import unable
 from verl_e2e.core.plan.build import without_data
+from verl_e2e.core.pulls import commands
 from verl_e2e.core.report.plan_text import READING_VERL
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.git.repository import GitRepository
@@ -58,6 +59,9 @@ class LocalCheck:
     cache: Path | None = None
     no_baseline: bool = False
     parity: bool = False
+    model: str | None = None
+    steps: str | None = None
+    only: tuple[str, ...] = ()
     baseline_repeats: int = 1
     # `sys.platform` of this machine.
     system: str = "linux"
@@ -102,6 +106,9 @@ def check_here(
         megatron_lm=places.megatron_lm_at(head),
         asked=tuple(Level(level) for level in order.levels),
         parity=order.parity,
+        checkpoint=_checkpoint(order.model),
+        steps=int(_word("--steps", order.steps, commands.steps) or 0),
+        only=order.only,
         notes=notes,
         unable=unable(order.system),
         quiet=bool(order.no_gpu),
@@ -130,6 +137,25 @@ def check_here(
         baselines=BaselineCache(order.work),
     )
     return check_change(request, services, say)
+
+
+def _word(option: str, given: str | None, read: commands.WordReader) -> str | None:
+    """What an option names, read as in a command of a pull request; UserError."""
+    found = None if given is None else read(given)
+    if isinstance(found, commands.Unreadable):
+        raise UserError(f"{option} {given}: {found.what}; {found.fix}")
+    return found
+
+
+def _checkpoint(model: str | None) -> Checkpoint | None:
+    """The checkpoint that --model names: a folder of this machine, else a model of the hub; UserError."""
+    folder = Path(model or "")
+    if model and (folder / "config.json").is_file():
+        return Checkpoint(model_id=f"local/{folder.resolve().name}", model_path=str(folder.resolve()))
+    if model and (folder.is_dir() or model[0] in "/.~"):
+        raise UserError(f"--model {model}: no config.json in it; name the folder of a Hugging Face model")
+    named = _word("--model", model, commands.model)
+    return Checkpoint(model_id=named) if named else None
 
 
 def job_follow_ups(job: Job, baseline: str | None, missing: str = "", *, lenient: bool = False) -> Allowed:

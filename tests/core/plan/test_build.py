@@ -10,13 +10,14 @@ from tests.fakes.places import FIXTURES
 from verl_e2e.config import load_profile, packaged_policy
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Data, Job, Patch, Repository, SiteProfile, Substitution
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job, Patch, Repository, SiteProfile, Substitution
 from verl_e2e.core.model.levels import SHARE_OF_DIGITS, Level, Variant
 from verl_e2e.core.model.settings import expected_config, parsed
-from verl_e2e.core.model.space import VARIANTS, variant_named
+from verl_e2e.core.model.space import PARITY_VARIANTS, VARIANTS, variant_named
 from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job, select_patches
-from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle, with_obstacles
+from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle, as_asked, with_obstacles
 from verl_e2e.core.plan.policy import Feature
+from verl_e2e.core.signal.report import MIN_STEPS
 
 POLICY = packaged_policy()
 RESOLVED = FIXTURES / "build" / "level0-config.json"
@@ -235,11 +236,31 @@ def test_the_default_profile_uses_the_planned_checkpoint_and_the_home_folder() -
     assert job.expected["data.max_response_length"] == 512
 
 
-def test_what_the_caller_names_wins_over_plan_and_site() -> None:
+def test_the_model_and_the_steps_that_a_person_names_take_the_place_of_the_plans() -> None:
     mine = Checkpoint(model_id="me/mine", model_path="/mine")
-    data = Data(train_files="/t", val_files="/v", prepare="none")
-    job = build(VARIANTS[0], checkpoint=mine, data=data)
-    assert (job.checkpoint, job.data) == (mine, data)
+    planned = with_obstacles(JobOutline(VARIANTS[0], (), POLICY.checkpoint), POLICY)
+    job = build_job(as_asked(planned, POLICY, mine, 7), policy=POLICY, site=HOPPER, sources=SOURCES)
+    assert (job.checkpoint, job.steps, job.wrapper["TOTAL_TRAIN_STEPS"]) == (mine, 7, "7")
+    assert as_asked(planned, POLICY, None, 0) == planned
+
+
+@pytest.mark.parametrize(("name", "least"), [("0-lora-ddp", 1), ("1-resume", 2), ("5-signal", MIN_STEPS)])
+def test_a_job_of_fewer_steps_than_its_level_decides_by_is_not_run(name: str, least: int) -> None:
+    variant = variant_named(name)
+    assert variant is not None
+    planned = JobOutline(variant, (), POLICY.checkpoint)
+    assert not as_asked(planned, POLICY, None, least).obstacles
+    if least > 1:
+        (short,) = as_asked(planned, POLICY, None, least - 1).obstacles
+        assert (short.missing, short.fix) == (Missing.EVIDENCE, f"ask for {least} or more")
+        assert short.reason.endswith(f" cannot show {variant.level.title.lower()}")
+
+
+@pytest.mark.parametrize("variant", PARITY_VARIANTS, ids=lambda variant: variant.job_id)
+def test_a_parity_job_of_fewer_steps_than_a_median_needs_is_not_run(variant: Variant) -> None:
+    planned = JobOutline(variant, (), POLICY.checkpoint)
+    assert Missing.EVIDENCE not in {item.missing for item in as_asked(planned, POLICY, None, 3).obstacles}
+    assert Missing.EVIDENCE in {item.missing for item in as_asked(planned, POLICY, None, 2).obstacles}
 
 
 def test_a_job_without_checkpoint_or_data_says_what_to_do() -> None:
@@ -347,7 +368,8 @@ def test_what_the_model_has_counts_without_being_asked_for_and_not_for_another_m
     with pytest.raises(BuildError, match="cannot run mla"):
         build_job(outline, policy=POLICY, site=HOPPER, sources=SOURCES)
     other = Checkpoint(model_id="local/tiny", model_path="/models/tiny")
-    assert build_job(outline, policy=POLICY, site=HOPPER, sources=SOURCES, checkpoint=other).checkpoint == other
+    named = as_asked(outline, POLICY, other, 0)
+    assert build_job(named, policy=POLICY, site=HOPPER, sources=SOURCES).checkpoint == other
 
 
 def test_a_blocked_outline_is_no_job() -> None:

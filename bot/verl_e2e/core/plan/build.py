@@ -9,7 +9,6 @@ from verl_e2e.core.model.jobs import (
     WRAPPER_SCRIPT,
     Checkpoint,
     ChosenTest,
-    Data,
     Job,
     JobFeature,
     Patch,
@@ -24,14 +23,13 @@ from verl_e2e.core.model.settings import BASE_WRAPPER, WRAPPER, Axis, expected_c
 from verl_e2e.core.model.synthetic import ModelSizes
 from verl_e2e.core.plan.code_plan import Lines, read_overrides, without_touched
 from verl_e2e.core.plan.defects import has_defect
-from verl_e2e.core.plan.outline import JobOutline, Missing
+from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.plan.policy import Policy
 
 # Of a wider head the residual stream holds half: the projections are not square.
 _WIDEST = 128
 _LEAST_EXPERTS = 8
 _VOCABULARY = 2048
-_OF_CHECKPOINT = frozenset({Missing.CHECKPOINT, Missing.MODEL, Missing.FEATURE, Missing.GPUS})
 
 
 class BuildError(Exception):
@@ -88,8 +86,6 @@ def build_job(
     policy: Policy,
     site: SiteProfile,
     sources: Sources,
-    checkpoint: Checkpoint | None = None,
-    data: Data | None = None,
     patches: PatchChoice = NO_PATCHES,
     require_bridge_checks: bool = False,
     defects: Iterable[KnownDefect] = (),
@@ -97,19 +93,16 @@ def build_job(
     """The complete job: the level's base, then the site, the variant and the features, each over the one before.
 
     A script that is not the wrapper gets the variables of its feature alone: those of the wrapper mean nothing to
-    it. `checkpoint` and `data`, where given, win over the plan's and the site's. `defects` are those that the code at
-    the job's commit is known to have. Raises BuildError.
+    it. `defects` are those that the code at the job's commit is known to have. Raises BuildError.
     """
-    # A checkpoint that the caller names takes the place of one that is missing.
-    left = [obstacle for obstacle in outline.obstacles if checkpoint is None or obstacle.missing not in _OF_CHECKPOINT]
-    if left:
-        raise BuildError(f"job {outline.id} is not run, for it cannot pass: {'; '.join(map(str, left))}")
+    if outline.obstacles:
+        raise BuildError(f"job {outline.id} is not run, for it cannot pass: {outline.blocked}")
     fitted = outline.fitted(site.gpu_memory_gib)
     if fitted.problem:
         raise BuildError(f"job {outline.id} is not run: {fitted.problem}")
-    # What no run on the site gets through; of a checkpoint that takes the place of the plan's nothing is known.
-    of_model = () if checkpoint else outline.model.features or ()
-    if unable := sorted({*of_model, *(feature.name for feature in outline.features)} & {*site.cannot_run}):
+    # What no run on the site gets through.
+    named = {*(outline.model.features or ()), *(feature.name for feature in outline.features)}
+    if unable := sorted(named & {*site.cannot_run}):
         reasons = "; ".join(f"site profile {site.name} cannot run {name}: {site.cannot_run[name]}" for name in unable)
         raise BuildError(f"job {outline.id} is not run: {reasons}")
     outline = replace(outline, variant=fitted.variant)
@@ -138,13 +131,13 @@ def build_job(
     # What a level sets is for the wrapper: another script trains in a way of its own.
     of_level = variant.overrides if of_wrapper else ()
     # Each once; the variant's come after the site's, so they win.
-    wanted = checkpoint or outline.checkpoint
+    wanted = outline.checkpoint
     if wanted is None:
         raise BuildError(
             f"job {outline.id} has no checkpoint: the policy names none that exercises "
             f"{outline.family or 'this change'}; add `checkpoint:` to the family in the policy file"
         )
-    chosen_model = sized(wanted if checkpoint else site.checkpoints.get(wanted.model_id, wanted), wrapper)
+    chosen_model = sized(site.checkpoints.get(wanted.model_id, wanted), wrapper)
     of_model = chosen_model.synthetic.overrides if chosen_model.synthetic else ()
     scoring = _reward_model(outline, policy, site, wrapper)
     common = common_overrides(
@@ -157,7 +150,7 @@ def build_job(
     if of_wrapper:
         phases = 2 if variant.level is Level.SAVE_RESUME else 1
         expected = expected_config(wrapper, overrides, phases=phases)
-    data = data or (PICTURES if any(item.data == "images" for item in outline.features) else site.data)
+    data = PICTURES if any(item.data == "images" for item in outline.features) else site.data
     if data is None:
         raise BuildError(without_data(site))
     return Job(

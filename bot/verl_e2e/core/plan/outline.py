@@ -11,10 +11,12 @@ from verl_e2e.core.model.execution import NO_CODE, ChangedCode, Purpose
 from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, WRAPPER_SCRIPT, Checkpoint, SiteProfile
 from verl_e2e.core.model.levels import CostBasis, Level, Variant
 from verl_e2e.core.model.needs import MOST_GPUS
-from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, Value
+from verl_e2e.core.model.settings import BASE_WRAPPER, DISTINCT_SAMPLES, PARITY_STEPS, Axis, Value
 from verl_e2e.core.model.space import variants_of
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.policy import UNDECLARED, Family, Feature, Image, ModelFacts, Policy
+from verl_e2e.core.signal.report import MIN_STEPS
+from verl_e2e.core.text.escape import count_of
 
 # The wrapper gives the rollout engine 0.6 of each GPU, weights and cache; a twentieth is left for activations. The rest
 # holds the trainers' weights: the actor's, and as many again where a critic trains. Adapters are too small to count.
@@ -322,6 +324,16 @@ def minutes_to_answer(jobs: Iterable[TimedJob], gpus: int | None = None) -> int:
 _LEFT_TO_REVIEW = "only Bridge tests and a review can judge it; `gate.uncoverable` of the policy decides about the gate"
 
 
+# The fewest training steps that a level's own criteria decide by, where one is too few.
+_LEAST_STEPS = {Level.SAVE_RESUME: 2, Level.LEARNING_SIGNAL: MIN_STEPS}
+
+
+def as_asked(job: JobOutline, policy: Policy, checkpoint: Checkpoint | None, steps: int) -> JobOutline:
+    """The job with the checkpoint and the training steps that a person named, None and 0 for its own."""
+    variant = replace(job.variant, steps=steps or job.variant.steps)
+    return with_obstacles(replace(job, variant=variant, checkpoint=checkpoint or job.checkpoint), policy)
+
+
 def with_obstacles(job: JobOutline, policy: Policy) -> JobOutline:
     """The job with what the policy declares of its checkpoint and with all that keeps it from passing."""
     known = replace(job, model=policy.facts_of(job.checkpoint), most_gpus=policy.most_gpus)
@@ -364,6 +376,11 @@ def _obstacles(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
     if job.variant.level is Level.FEATURE and not (job.features or job.family or job.not_shown):
         reason = "it names no feature and no family, so nothing in a run could show it"
         yield Obstacle(Missing.EVIDENCE, reason, "describe the features of the rules under `features:` in the policy")
+    of_parity = {*DISTINCT_SAMPLES} <= {*job.variant.overrides}
+    least = PARITY_STEPS if of_parity else _LEAST_STEPS.get(job.variant.level, 1)
+    if job.variant.steps < least:
+        reason = f"{count_of(job.variant.steps, 'training step')} cannot show {job.variant.level.title.lower()}"
+        yield Obstacle(Missing.EVIDENCE, reason, f"ask for {least} or more")
     fitted = job.fitted()
     if fitted.problem:
         yield Obstacle(Missing.GPUS, fitted.problem, _fewer_gpus(job, fitted.needed))

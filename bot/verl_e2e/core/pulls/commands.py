@@ -64,7 +64,7 @@ def model(text: str) -> str | Unreadable:
     """A Hugging Face model, `organisation/name`."""
     if _MODEL.fullmatch(text) and ".." not in text:
         return text
-    return Unreadable("no model id", "write it as on the Hugging Face Hub, such as model=Qwen/Qwen3-0.6B")
+    return Unreadable("no model id", "write it as on the Hugging Face Hub, such as Qwen/Qwen3-0.6B")
 
 
 PARITY = "parity"
@@ -86,7 +86,7 @@ def steps(text: str) -> str | Unreadable:
     """A number of training steps."""
     if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= _MAX_STEPS:
         return str(int(text))
-    return Unreadable("no number of steps", f"write a whole number from 1 to {_MAX_STEPS}, such as steps=20")
+    return Unreadable("no number of steps", f"write a whole number from 1 to {_MAX_STEPS}, such as 20")
 
 
 def verl_ref(text: str) -> str | Unreadable:
