@@ -44,6 +44,12 @@ def test_plain_files_are_read(folder: OrderFolder, tmp_path: Path) -> None:
     assert "".join(block.decode() for block in folder.log(open_log)) == "of the run"
 
 
+def test_the_last_words_of_a_runner_hold_no_secret(folder: OrderFolder) -> None:
+    (folder.path / RUNNER_LOG).write_text("fatal: cannot read https://bot:hunter2@git.example/verl\n")
+    note = folder.lost(None).note
+    assert ("cannot read https://" in note, "hunter2" in note) == (True, False)
+
+
 def test_no_link_leads_to_a_file_of_the_service(folder: OrderFolder, secrets: Path, tmp_path: Path) -> None:
     for place in (folder.path / RUNNER_LOG, folder.run_folder / LOG_FILE, folder.run_folder / EVENTS_FILE):
         place.symlink_to(secrets / place.name)

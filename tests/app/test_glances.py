@@ -48,6 +48,20 @@ def test_the_last_lines_are_those_of_the_log_so_far(blocks: tuple[bytes, ...], l
     assert glance(Telling(FakeFolders(), blocks=blocks), RUN) == Glance("step 3", lines)
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"git clone https://bot:hunter2@git.example/verl\n",
+        b"HF_TOKEN=hunter2hunter2\n",
+        b"HF_TOKEN=" + b"hunter2" * 3_000 + b"\nend\n",
+    ],
+)
+def test_what_no_recorder_redacted_shows_no_secret(block: bytes) -> None:
+    found = glance(Telling(FakeFolders(), blocks=(block,)), RUN)
+    assert found.last_lines
+    assert "hunter2" not in "".join(found.last_lines)
+
+
 def test_a_log_too_long_to_read_at_each_look_says_so() -> None:
     found = glance(Telling(FakeFolders(), blocks=(b"x" * (1 << 20),) * 65), RUN)
     assert (found.where, "longer than 64 MB" in found.last_lines[0], len(found.last_lines)) == ("step 3", True, 1)

@@ -26,6 +26,7 @@ from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.queue import LOOK_S, Pool, QueueSnapshot, QueueView, ShownPlace, admit, place_of
 from verl_e2e.core.pulls.run_lines import Glance
 from verl_e2e.core.pulls.target_state import TargetState
+from verl_e2e.core.text.redact import redactor
 from verl_e2e.log_context import log_context
 from verl_e2e.ports import Backend, BackendError, Clock, Ledger, Pulls, QueueLedger, RunWatcher
 
@@ -52,7 +53,9 @@ def glance(backend: Backend, run: Run) -> Glance:
                 )
     except (BackendError, UserError):
         return Glance()
-    return Glance(where, tuple(tail.decode(errors="replace").splitlines()[-_LAST_LINES:]))
+    # What the runner prints before there is a log is redacted by no one else; of a line that is cut it could not be.
+    lines = redactor().redact_text(tail.decode(errors="replace")).splitlines()[_READ_BYTES - left > _TAIL_BYTES :]
+    return Glance(where, tuple(lines[-_LAST_LINES:]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from verl_e2e.core.model.record import (
 )
 from verl_e2e.core.pulls.job_order import NONCE_FILE
 from verl_e2e.core.pulls.ledger import Run, RunState
-from verl_e2e.core.text.redact import is_secret
+from verl_e2e.core.text.redact import is_secret, redactor
 from verl_e2e.ports import BackendError, Progress
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -345,7 +345,7 @@ class OrderFolder:
         One that left no folder never began, unless its runner was killed.
         """
         killed = exit_code in _KILLED
-        text = self._tail(RUNNER_LOG).decode(errors="replace").strip().splitlines()
+        text = redactor().redact_text(self._tail(RUNNER_LOG).decode(errors="replace")).strip().splitlines()
         last = f"; its last words: {text[-1][:200]}" if text else ""
         if killed or self.run_folder.is_dir():
             what = f"the runner was killed and could not say how the run ended{last}; free memory on the host"
