@@ -1,7 +1,9 @@
 """The login of pages by GitHub's web flow, against the stand-in over real HTTP, as a browser with cookies goes it."""
 
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -233,3 +235,36 @@ def test_a_logout_is_no_link(visit: Visit) -> None:
     visit.log_in("mona")
     assert visit.get("/logout").status_code == 405
     assert "Log out" in visit.get("/").text
+
+
+def test_a_logout_that_another_site_sends_ends_no_session(visit: Visit) -> None:
+    visit.log_in("mona")
+    answer = requests.post(f"{visit.address}/logout", timeout=HANG_S, allow_redirects=False)
+    assert "Set-Cookie" not in answer.headers
+
+
+def test_logins_that_wait_for_github_hold_up_no_probe(tmp_path: Path) -> None:
+    store, goes_on = open_store(f"sqlite:///{tmp_path / 'bot.sqlite3'}"), threading.Event()
+
+    def token(_code: str, _verifier: str) -> str:
+        goes_on.wait(HANG_S)
+        return ""
+
+    login = PageLogin(CLIENT_ID, CLIENT_SECRET, "https://g.example", "", token, lambda *_: False, lambda: NOW)
+    for site in serving(store, login):
+        _, _, headers = site.answer("/login")
+        state = parse_qs(urlsplit(headers["Location"]).query)["state"][0]
+        address, cookie = f"http://127.0.0.1:{site.port}", headers["Set-Cookie"].partition(";")[0]
+
+        def end(number: int, address: str = f"{address}/login/callback?state={state}", cookie: str = cookie) -> int:
+            return requests.get(f"{address}&code={number}", headers={"Cookie": cookie}, timeout=HANG_S).status_code
+
+        with ThreadPoolExecutor(50) as browsers:
+            ended = [browsers.submit(end, number) for number in range(50)]
+            try:
+                assert any(each.result() == 503 for each in as_completed(ended, HANG_S))
+                assert requests.get(f"{address}/healthz", timeout=HANG_S).status_code == 200
+            finally:
+                goes_on.set()
+        assert sorted({each.result() for each in ended}) == [403, 503]
+    store.close()

@@ -5,6 +5,7 @@ import re
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -22,6 +23,8 @@ from verl_e2e.ports import ForgeError
 
 # GitHub's token of a person is good for 8 h, and a login is to end sooner than its code.
 _SESSION_S, _BEGUN_S = 8 * 3600, 600
+# Logins that wait for GitHub, which no one needs an account for; more are turned away.
+_MOST_ENDING = 32
 _SESSION, _BEGUN = "verl-e2e-session", "verl-e2e-login"
 _PLACE = re.compile(r"/(?!/)[\w./-]{0,300}", re.ASCII)
 _HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
@@ -44,6 +47,9 @@ class PageLogin:
     # Whether the bearer of a token may read a repository.
     reads: Callable[[str, str], bool]
     now: Callable[[], datetime]
+    # Apart from what answers probes: a login waits as long as GitHub does.
+    _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "login"), repr=False)
+    _ending: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_ENDING), repr=False)
 
     def visitor(self, request: Request) -> str:
         """The token of who asks; empty for one who has not logged in."""
@@ -85,7 +91,11 @@ class PageLogin:
         if not state or not compare_digest(state.encode(), given.encode()):
             return PlainTextResponse(_AGAIN, 400, _HEADERS)
         try:
-            token = await asyncio.to_thread(self.token, code, verifier) if code else ""
+            if self._ending.locked():
+                return PlainTextResponse("busy\n", 503, {**_HEADERS, "Retry-After": "5"})
+            async with self._ending:
+                loop = asyncio.get_running_loop()
+                token = await loop.run_in_executor(self._threads, self.token, code, verifier) if code else ""
         except ForgeError:
             return PlainTextResponse("GitHub does not answer. Try again later.\n", 502, _HEADERS)
         if not token:
@@ -95,9 +105,11 @@ class PageLogin:
         self._put(request, answer, _SESSION, token, _SESSION_S)
         return answer
 
-    async def _log_out(self, _: Request) -> Response:
+    async def _log_out(self, request: Request) -> Response:
         answer = RedirectResponse("/", 303, _HEADERS)
-        answer.delete_cookie(_SESSION)
+        # From another site it comes without.
+        if _SESSION in request.cookies:
+            answer.delete_cookie(_SESSION)
         return answer
 
     def _put(self, request: Request, answer: Response, name: str, text: str, lasts_s: int) -> None:
