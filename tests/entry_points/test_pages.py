@@ -33,6 +33,7 @@ from verl_e2e.core.pulls.queue import Pool
 from verl_e2e.core.pulls.run_lines import Glance
 from verl_e2e.ports import ForgeError
 from verl_e2e.web import Door, PageLogin, PageSources, PatientProtocol, Probes, create_app, page_routes
+from verl_e2e.web.pages import _Pages
 from verl_e2e.wiring.app import GithubViews
 
 __all__ = ["database", "server", "store"]
@@ -401,6 +402,48 @@ def test_a_repository_is_shown_while_github_says_so_and_not_where_it_says_nothin
         found += [views.is_public(PUBLIC), views.is_public(PUBLIC)]
         clock.pass_s(61)
     assert (found, asked) == ([True, True, False, False, False, False], 3)
+
+
+def test_a_slow_github_stops_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verl_e2e.wiring.app._ASKED_S", 0.01)
+    clock, goes_on, asked = HandClock(NOW), threading.Event(), []
+    views = GithubViews(clock)
+
+    def ask(repository: str) -> bool:
+        asked.append(repository)
+        return goes_on.wait(HANG_S)
+
+    views.ask_public = ask
+    names = [f"octo/{number}" for number in range(20)]
+    began = time.perf_counter()
+    assert not any(map(views.is_public, names))
+    assert (time.perf_counter() - began < HANG_S / 2, len(asked)) == (True, 4)
+    goes_on.set()
+    ends = time.monotonic() + HANG_S
+    while not all(map(views.is_public, names)):
+        assert time.monotonic() < ends
+
+
+def test_of_a_private_repository_no_more_is_asked_than_of_one_that_is_not_there(tmp_path: Path) -> None:
+    store, asked = open_store(f"sqlite:///{tmp_path / 'bot.sqlite3'}"), list[str]()
+
+    def refuse(name: str) -> bool:
+        asked.append(name)
+        return False
+
+    pages = _Pages(
+        PageSources(SqlRunLists(store), SqlLedger(store).snapshot, (), lambda _: False, lambda _: "", "", lambda: NOW),
+        refuse,
+    )
+    SqlLedger(store).put_run(made(repository=SECRET))
+    found = []
+    for name in (SECRET, "octo/none"):
+        owner, _, short = name.partition("/")
+        assert pages.pull(owner, short, "5") is None
+        found.append(tuple(asked))
+        asked.clear()
+    assert found[0] == found[1]
+    store.close()
 
 
 EXTENDING = b"schema: 1\nextends: default\nmost_gpus: 3\n"

@@ -194,8 +194,10 @@ class _Pages:
         if not (_NAME.fullmatch(owner) and _NAME.fullmatch(name) and _NUMBER.fullmatch(number)):
             return None
         repository = f"{owner}/{name}"
-        lines = self.sources.lists.lines((repository,), number=int(number))
-        if not lines or not self.may_read(repository):
+        # Asked of all repositories alike, so that no time tells which there are.
+        known = repository in self._readable()
+        lines = self.sources.lists.lines((repository,), number=int(number)) if known else ()
+        if not lines:
             return None
         overrides = self.sources.lists.overrides((repository,), lines[-1].created)
         of_pull = [entry for entry in overrides if entry.number == lines[0].number]

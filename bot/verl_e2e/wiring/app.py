@@ -238,6 +238,8 @@ _Answer = TypeVar("_Answer")
 # So long an answer of GitHub is believed, and what was not found out is not asked for again.
 _BELIEVED_S = 60.0
 _MOST_KNOWN = 10_000
+# A page waits so long for an answer; so many questions are under way at most, so that a slow GitHub stops no reader.
+_ASKED_S, _MOST_ASKED = 3.0, 4
 
 
 class GithubViews:
@@ -254,6 +256,8 @@ class GithubViews:
         self.glance: Callable[[Run], Glance] = lambda _: Glance()
         self._clock = clock
         self._known: dict[tuple[str, str], tuple[float, object]] = {}
+        self._threads = ThreadPoolExecutor(_MOST_ASKED, thread_name_prefix="views")
+        self._free = threading.Semaphore(_MOST_ASKED)
 
     def is_public(self, repository: str) -> bool:
         """Whether anyone may read a repository."""
@@ -280,17 +284,27 @@ class GithubViews:
 
     def _recent(self, about: str, repository: str, ask: Callable[[str], _Answer]) -> _Answer | None:
         at, known = self._known.get((about, repository), (-_BELIEVED_S, None))
-        now = self._clock.monotonic()
-        if now - at >= _BELIEVED_S:
-            try:
-                known = ask(repository)
-            except ForgeError as error:
-                log.warning("%s of %s is not shown on pages: %s", about, repository, error)
-                known = None
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[about, repository] = (now, known)
-        return cast("_Answer | None", known)
+        if self._clock.monotonic() - at < _BELIEVED_S:
+            return cast("_Answer | None", known)
+        if not self._free.acquire(blocking=False):
+            return None
+        try:
+            return self._threads.submit(self._ask, about, repository, ask).result(_ASKED_S)
+        except TimeoutError:
+            return None
+
+    def _ask(self, about: str, repository: str, ask: Callable[[str], _Answer]) -> _Answer | None:
+        try:
+            known = ask(repository)
+        except ForgeError as error:
+            log.warning("%s of %s is not shown on pages: %s", about, repository, error)
+            known = None
+        finally:
+            self._free.release()
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[about, repository] = (self._clock.monotonic(), known)
+        return known
 
 
 @dataclass(frozen=True, slots=True)
