@@ -2,10 +2,12 @@
 
 import os
 import pty
+import select
 import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,26 @@ def test_a_run_that_grows_is_followed_until_it_has_ended(tmp_path: Path) -> None
     rest, _ = watching.communicate(timeout=HANG_S)
     assert watching.returncode == 0
     assert "ended: exited, exit code 1" in rest
+
+
+def test_a_run_whose_runner_died_long_ago_is_said_to_be_silent_at_once(tmp_path: Path) -> None:
+    lines = (FAILED / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "events.jsonl").write_bytes(b"".join(lines[:5]))
+    log = tmp_path / "log.txt"
+    log.touch()
+    long_ago = time.time() - 7_200
+    os.utime(tmp_path / "events.jsonl", (long_ago, long_ago))
+    # A log that grew a minute ago is a later sign of life.
+    os.utime(log, (time.time() - 60, time.time() - 60))
+    watching = subprocess.Popen([*verl_e2e(), "watch", str(tmp_path)], stderr=subprocess.PIPE, text=True)
+    assert watching.stderr is not None
+    assert not select.select([watching.stderr], [], [], 3)[0]
+    os.utime(log, (long_ago, long_ago))
+    told = watching.stderr.readline()
+    watching.terminate()
+    watching.communicate(timeout=HANG_S)
+    assert told.startswith("nothing was recorded for 7,2")
+    assert told.endswith(" s: its runner may have been killed\n")
 
 
 def test_the_report_is_opened_in_the_browser_and_its_path_is_printed(tmp_path: Path) -> None:

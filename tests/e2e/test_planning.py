@@ -43,10 +43,10 @@ def repository(path: Path, files: dict[str, str]) -> str:
     return done.stdout.strip()
 
 
-def verl_e2e(*arguments: object) -> subprocess.CompletedProcess[str]:
+def verl_e2e(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [*command_server.verl_e2e(), *map(str, arguments)]
     clean = {"PATH": os.environ["PATH"]}
-    return subprocess.run(command, capture_output=True, text=True, env=clean, timeout=HANG_S, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=clean, cwd=cwd, timeout=HANG_S, check=False)
 
 
 @pytest.fixture

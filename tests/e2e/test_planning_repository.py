@@ -46,6 +46,19 @@ def test_another_repository_is_an_error_and_names_its_remote(
     assert not (tmp_path / "new").exists()
 
 
+def test_a_folder_of_a_checkout_stands_for_the_checkout(both: tuple[Path, Path], tmp_path: Path) -> None:
+    bridge, _ = both
+    plan = verl_e2e("plan", *CHANGE, cwd=bridge / Path(MAPPING).parent)
+    assert (plan.returncode, plan.stdout) == (0, verl_e2e("plan", "--repo", bridge, *CHANGE).stdout), plan.stderr
+    explained = verl_e2e("explain", MAPPING, cwd=bridge / "src")
+    assert (explained.returncode, explained.stdout) == (0, verl_e2e("explain", "--repo", bridge, MAPPING).stdout)
+    # A bare repository that lies in a checkout is its own.
+    subprocess.run(["git", "clone", "-q", "--bare", bridge, bridge / "mirror"], env=GIT, check=True)
+    (bridge / ".git" / "HEAD").write_text("ref: refs/heads/gone\n")
+    assert verl_e2e("plan", *CHANGE, cwd=bridge / "mirror").stdout == plan.stdout
+    assert verl_e2e("plan", cwd=tmp_path).returncode == 2
+
+
 def test_swapped_repositories_are_reported(both: tuple[Path, Path]) -> None:
     bridge, verl = both
     done = verl_e2e("plan", "--repo", verl, "--verl", bridge, *CHANGE)

@@ -159,8 +159,21 @@ def colored(text: str) -> str:
 
 
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+
+
+def this_checkout() -> Path:
+    """The default of --repo."""
+    from verl_e2e.wiring.planning import checkout_here
+
+    return checkout_here()
+
+
 REPO_OPTION = click.option(
-    "--repo", default=".", show_default=True, type=FOLDER, help="A Megatron-Bridge checkout or bare git directory."
+    "--repo",
+    default=this_checkout,
+    show_default="this checkout",
+    type=FOLDER,
+    help="A Megatron-Bridge checkout or bare git directory.",
 )
 BASE_OPTION = click.option("--base", required=True, metavar="SHA", help="The commit that the change is based on.")
 WORK_OPTION = click.option("--work", type=FOLDER, help="Folder for worktrees and caches; it is kept between runs.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from verl_e2e import __version__
-from verl_e2e.cli.command import FOLDER
+from verl_e2e.cli.command import FOLDER, this_checkout
 from verl_e2e.cli.registering import code_of_app
 from verl_e2e.core.text.addresses import with_addresses
 
@@ -24,7 +24,7 @@ _MODES = click.Choice(["action", "app"])
 
 
 @click.command("init")
-@click.option("--repo", type=FOLDER, default=".", show_default=True, help="A clone of Megatron-Bridge.")
+@click.option("--repo", type=FOLDER, default=this_checkout, show_default="this one", help="A clone of Megatron-Bridge.")
 @click.option("--mode", type=_MODES, help="Workflows alone, or the service of a GitHub App; default: action.")
 @click.option("--tool", metavar="OWNER/NAME@VERSION", help=f"Which verl-e2e runs; default: {_TOOL}.")
 @click.option("--runners", metavar="LABELS", help="Runner labels: `1=self-hosted,gpu-x1 8=self-hosted,gpu-x8`.")

@@ -66,13 +66,14 @@ def watch_verb(run: Path) -> int:
     """
     from pydantic import ValidationError
 
+    from verl_e2e.adapters.files.run_folder import find_log
     from verl_e2e.core.model.record import EVENTS_FILE, Event
     from verl_e2e.core.report.run_text import event_row
 
     file = run if run.name == EVENTS_FILE else _run_in(run) / EVENTS_FILE
     if not file.is_file():
         raise UserError(f"{file}: not there; give a run folder, such as jobs/0-lora-ddp below --out of `check`")
-    rest, heard = b"", time.monotonic()
+    rest, told = b"", False
     with file.open("rb") as stream:
         while True:
             piece = stream.read()
@@ -87,11 +88,12 @@ def watch_verb(run: Path) -> int:
                 if event.kind == "ended":
                     click.echo(f"`verl-e2e judge {file.parent}` judges it, and `verl-e2e open {file.parent}` shows it.")
                     return 0
-            if piece:
-                heard = time.monotonic()
-            elif heard and time.monotonic() - heard > _SILENCE_S:
-                click.echo(f"nothing was recorded for {_SILENCE_S:.0f} s: its runner may have been killed", err=True)
-                heard = 0.0
+            written = (path.stat().st_mtime for path in (file, find_log(file.parent)) if path)
+            silent_s = time.time() - max(written)
+            silent = silent_s > _SILENCE_S and not piece
+            if silent and not told:
+                click.echo(f"nothing was recorded for {silent_s:,.0f} s: its runner may have been killed", err=True)
+            told = silent
             time.sleep(0 if piece else _EVERY_S)
 
 

@@ -66,7 +66,7 @@ _MEGATRON_LM = click.option(
 
 @click.command("plan")
 @click.argument("pull", required=False, metavar="[PULL]")
-@click.option("--repo", type=FOLDER, help="A Megatron-Bridge checkout or bare git directory; default: this folder.")
+@click.option("--repo", type=FOLDER, help="A Megatron-Bridge checkout or bare git directory; default: this checkout.")
 @click.option("--base", metavar="SHA", help="What the change starts from; default: the remote's default branch.")
 @click.option("--head", metavar="SHA", help="The commit to plan; default: HEAD.")
 @_VERL
@@ -121,7 +121,7 @@ def plan_verb(
         return _show(plan_address(of_pull, lambda: datetime.now(UTC)), why, full=full, as_json=as_json)
     from verl_e2e.wiring import planning as wiring
 
-    request = _plan_request(repo or Path(), **options)
+    request = _plan_request(repo or wiring.checkout_here(), **options)
     planned = wiring.plan_change(request, base or wiring.DEFAULT_BRANCH, head or "HEAD")
     return _show(planned, why, full=full, as_json=as_json)
 

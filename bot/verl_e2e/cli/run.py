@@ -176,7 +176,7 @@ def run_verb(
     "--only",
     multiple=True,
     metavar="PATTERN",
-    help="Run only jobs with such an id, as `2-*`; repeatable. A job that is left out keeps the whole from a Pass.",
+    help="Run only jobs of such an id, as `2-*`; repeatable. One left out keeps the whole from a Pass.",
 )
 @click.option("--no-baseline", is_flag=True, help="Do not rerun failed jobs on the merge base.")
 @click.option("--baseline-repeats", type=click.IntRange(1, 9), default=1, show_default=True, help=_REPEATS)

@@ -34,7 +34,13 @@ from verl_e2e.core.plan.lint import lint_alone, lint_features, lint_quarantine
 from verl_e2e.core.plan.plan import Plan, with_parity
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.reach.entries import Uses, uses_of
-from verl_e2e.git.repository import GitRepository, NotARepositoryError, RepositoryError, UnknownRevisionError
+from verl_e2e.git.repository import (
+    GitRepository,
+    NotARepositoryError,
+    RepositoryError,
+    UnknownRevisionError,
+    checkout_of,
+)
 from verl_e2e.ports import ForgeError, SourceTrees
 
 # New objects between two looks at them, and how many of these between two looks at older ones. With Python's own
@@ -71,6 +77,11 @@ class PlanRequest:
     def cells(self) -> CellMap | None:
         """What the cells of the rehearsal entered; UserError."""
         return None if self.rehearsal is None else read_cell_map(self.rehearsal)
+
+
+def checkout_here() -> Path:
+    """The checkout that the working directory lies in, found as git does; outside of any the directory itself."""
+    return checkout_of(Path()) or Path()
 
 
 def plan_change(order: PlanRequest, base: str, head: str) -> Planned:
@@ -141,9 +152,7 @@ def lint_policy_file(order: PlanRequest, revision: str, today: date) -> tuple[tu
     """What is wrong with `order.policy`, held against the checkout that it lies in; and what it was held against."""
     assert order.policy is not None
     policy = policy_file(order.policy)
-    # The checkout that the file lies in.
-    parents = order.policy.absolute().parents
-    checkout = next((folder for folder in parents if (folder / ".git").exists()), None)
+    checkout = checkout_of(order.policy.absolute().parent)
     if checkout is not None and _holds(checkout, revision, policy):
         return policy_findings(
             replace(order, repo=checkout), revision, today
