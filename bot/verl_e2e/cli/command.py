@@ -162,10 +162,10 @@ JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 
 def this_checkout() -> Path:
-    """The default of --repo."""
-    from verl_e2e.wiring.planning import checkout_here
+    """The checkout that the working directory lies in; outside of any the directory itself."""
+    from verl_e2e.wiring.planning import checkout_of
 
-    return checkout_here()
+    return checkout_of(Path()) or Path()
 
 
 REPO_OPTION = click.option(

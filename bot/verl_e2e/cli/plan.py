@@ -121,7 +121,7 @@ def plan_verb(
         return _show(plan_address(of_pull, lambda: datetime.now(UTC)), why, full=full, as_json=as_json)
     from verl_e2e.wiring import planning as wiring
 
-    request = _plan_request(repo or wiring.checkout_here(), **options)
+    request = _plan_request(repo or wiring.checkout_of(Path()) or Path(), **options)
     planned = wiring.plan_change(request, base or wiring.DEFAULT_BRANCH, head or "HEAD")
     return _show(planned, why, full=full, as_json=as_json)
 

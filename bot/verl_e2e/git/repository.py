@@ -184,7 +184,7 @@ class GitRepository:
         own_session: bool = False,
     ) -> None:
         self.path = Path(path)
-        git_dir = _git_dir(self.path)
+        git_dir = git_dir_of(self.path)
         work_tree = None if git_dir == self.path else self.path
         self.git = Git(git_dir, work_tree, environ or {}, limits, own_session)
         self._commits: set[str] = set()
@@ -436,21 +436,12 @@ class GitRepository:
         return finished
 
 
-def _git_dir(path: Path) -> Path:
+def git_dir_of(path: Path) -> Path:
     """Where git's own files are: `.git` below a checkout, or the folder itself. Never a folder above it."""
     if not path.is_dir():
         raise NotARepositoryError(f"{path} is not a folder; {_NAME_ANOTHER}")
-    if found := _own_git_dir(path):
-        return found
-    raise NotARepositoryError(f"{path} is not a git repository; {_NAME_ANOTHER}")
-
-
-def _own_git_dir(path: Path) -> Path | None:
     if (path / ".git").exists():
         return path / ".git"
-    return path if (path / "HEAD").exists() and (path / "objects").is_dir() else None
-
-
-def checkout_of(folder: Path) -> Path | None:
-    """The top folder of the checkout, or the bare git directory, that a folder lies in; None for no such."""
-    return next(filter(_own_git_dir, (folder, *folder.absolute().parents)), None)
+    if (path / "HEAD").exists() and (path / "objects").is_dir():
+        return path
+    raise NotARepositoryError(f"{path} is not a git repository; {_NAME_ANOTHER}")

@@ -3,7 +3,7 @@
 import atexit
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
@@ -39,7 +39,7 @@ from verl_e2e.git.repository import (
     NotARepositoryError,
     RepositoryError,
     UnknownRevisionError,
-    checkout_of,
+    git_dir_of,
 )
 from verl_e2e.ports import ForgeError, SourceTrees
 
@@ -79,9 +79,13 @@ class PlanRequest:
         return None if self.rehearsal is None else read_cell_map(self.rehearsal)
 
 
-def checkout_here() -> Path:
-    """The checkout that the working directory lies in, found as git does; outside of any the directory itself."""
-    return checkout_of(Path()) or Path()
+def checkout_of(folder: Path) -> Path | None:
+    """The checkout, or the bare git directory, that a folder lies in, found as git does; None for none."""
+    for place in (folder, *folder.absolute().parents):
+        with suppress(NotARepositoryError):
+            git_dir_of(place)
+            return place
+    return None
 
 
 def plan_change(order: PlanRequest, base: str, head: str) -> Planned:
