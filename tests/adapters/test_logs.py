@@ -137,6 +137,22 @@ def test_a_bomb_comes_out_in_bounded_pieces(tmp_path: Path, form: str) -> None:
     assert max(sizes) <= CHUNK
 
 
+@pytest.mark.parametrize(
+    "empty",
+    [gzip.compress(b""), zstd.compress(b""), b"\x50\x2a\x4d\x18" + bytes(4), bytes(CHUNK)],
+    ids=["gzip", "zstd", "skipped", "padding"],
+)
+def test_what_unpacks_to_nothing_for_long_is_given_up(tmp_path: Path, empty: bytes) -> None:
+    pack = gzip.compress if empty[0] in (0, 0x1F) else zstd.compress
+    for number, broken in ((50, False), (150, True)):
+        path = written(tmp_path, "empty", pack(TEXT) + empty * number + pack(TEXT))
+        if not broken:
+            assert read(path) == TEXT + TEXT
+            continue
+        with pytest.raises(LogError, match="unpacks to nothing"):
+            read(path)
+
+
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(zstd.compress(TEXT))))
     assert b"".join(open_log("-")) == TEXT

@@ -21,7 +21,7 @@ from verl_e2e.adapters.dispatch.local_backend import LocalBackend
 from verl_e2e.adapters.dispatch.order_folder import PUBLIC_KEYS
 from verl_e2e.adapters.dispatch.ray_backend import RayBackend
 from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend, SlurmCommands
-from verl_e2e.adapters.files.logs import open_log
+from verl_e2e.adapters.files.logs import LogBounds, bounded
 from verl_e2e.adapters.github.actions import DispatchSettings, GitHubActionsBackend, runners_by_size
 from verl_e2e.adapters.github.administration import GithubAdministration
 from verl_e2e.adapters.github.checks import GithubChecks
@@ -627,6 +627,10 @@ def github_work(
     return make
 
 
+# Pages look at the log of a run under way, which its code may have written, and other readers wait meanwhile.
+_look_at_log = partial(bounded, bounds=LogBounds(seconds=2.0))
+
+
 def backend_of(
     settings: Settings, github: GitHub, analysis: ServiceAnalysis, clock: Clock, environ: Mapping[str, str]
 ) -> Backend:
@@ -634,13 +638,13 @@ def backend_of(
     orders = _orders(settings)
     if settings.backend == "slurm" and orders is not None:
         cluster, commands = slurm_cluster(settings, orders), SlurmCommands(settings.slurm_host, environ)
-        return SlurmBackend(cluster, commands, clock=clock, open_log=open_log)
+        return SlurmBackend(cluster, commands, clock=clock, open_log=_look_at_log)
     if settings.backend == "ray" and orders is not None:
         client = ray_client(settings, environ)
-        return RayBackend(ray_cluster(settings), client, clock=clock, open_log=open_log)
+        return RayBackend(ray_cluster(settings), client, clock=clock, open_log=_look_at_log)
     if orders is not None:
         capacity = Capacity(settings.local_slots, settings.local_gpus)
-        return LocalBackend(orders, environ=environ, clock=clock, open_log=open_log, capacity=capacity)
+        return LocalBackend(orders, environ=environ, clock=clock, open_log=_look_at_log, capacity=capacity)
     repository, sha = settings.tool
     actions = DispatchSettings(
         branch=settings.workflow_ref,

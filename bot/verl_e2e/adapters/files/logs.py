@@ -35,6 +35,8 @@ MEMORY_LIMIT: Final = 96 * 1024 * 1024
 _ZSTD_WINDOW_LOG: Final = 26
 _SKIPPABLE: Final = frozenset(bytes([0x50 + low]) + b"\x2a\x4d\x18" for low in range(16))
 _PADDING: Final = b"\x00"
+# Pieces or members in a row that unpack to nothing: a small file could have millions, and no bound would see them.
+_MOST_EMPTY: Final = 100
 
 
 class LogError(UserError):
@@ -147,11 +149,12 @@ class LogStream(Iterator[bytes]):
             yield from (piece for piece in (data,) if piece)
             yield from pieces
             return
-        decoder = make()
+        decoder, empty = make(), 0
         try:
             while True:
                 out = decoder.decompress(data, CHUNK)
                 data = b""
+                empty = 0 if out else empty + 1
                 if out:
                     yield out
                 if decoder.eof:
@@ -161,13 +164,17 @@ class LogStream(Iterator[bytes]):
                         piece = next(pieces, None)
                         if piece is None:
                             return
-                        data = piece.lstrip(_PADDING)
+                        data, empty = piece.lstrip(_PADDING), empty + 1
+                        if empty > _MOST_EMPTY:
+                            break
                     decoder = make()
                 elif decoder.needs_input:
                     data = next(pieces, b"")
                     if not data:
                         self.truncated = True
                         return
+                if empty > _MOST_EMPTY:
+                    raise EOFError("most of it unpacks to nothing")
         except (zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError) as error:
             problem = f"its compressed data is broken ({error})"
             raise LogError(self._name, problem, "Copy or compress the log again.") from error
