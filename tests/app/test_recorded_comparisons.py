@@ -197,7 +197,7 @@ def test_gradients_that_no_rank_averaged_fail_against_the_merge_base_too(tmp_pat
     assert jobs == ["2-dp2-plant on dddd", "0-unsharded on dddd"]
     assert (verdict.result, verdict.blame) == (
         Result.BLOCKED,
-        "the same job failed the same way on the merge base dddddddddddd",
+        "the merge base dddddddddddd failed the same way",
     )
 
 

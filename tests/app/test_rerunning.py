@@ -75,14 +75,14 @@ Runs = tuple[Recorded, ...]
 WAYS: tuple[tuple[str, Runs, Runs, Result, list[str], str], ...] = (
     ("a pass is followed by nothing", (PASSES,), (PASSES,), Result.PASS, [], "verl finished one training step"),
     ("a block is followed by nothing", (NO_PACKAGE,), (PASSES,), Result.BLOCKED, [], "modelopt cannot be found"),
-    ("regression", (RAISES,), (PASSES,), Result.FAIL, BOTH, "the same job passed on the merge base dddddddddddd, and"),
+    ("regression", (RAISES,), (PASSES,), Result.FAIL, BOTH, "the merge base dddddddddddd passed, "),
     (
         "fails on base too",
         (RAISES,),
         (RAISES,),
         Result.BLOCKED,
         ONE,
-        "the same job failed the same way on the merge base",
+        " failed the same way",
     ),
     (
         "not reproduced",
@@ -90,7 +90,7 @@ WAYS: tuple[tuple[str, Runs, Runs, Result, list[str], str], ...] = (
         (PASSES,),
         Result.BLOCKED,
         BOTH,
-        "it failed once and passed on a retry of this head",
+        "this head failed once and passed on a retry",
     ),
     (
         "fails otherwise on the base",
@@ -98,7 +98,7 @@ WAYS: tuple[tuple[str, Runs, Runs, Result, list[str], str], ...] = (
         (MATCHES_NOTHING,),
         Result.BLOCKED,
         ONE,
-        "the same job failed in another way on the merge base",
+        " failed in another way",
     ),
     ("the base gets beyond", (RAISES,), (NO_GRADIENT,), Result.FAIL, BOTH, "got beyond peft (Fail at train_step"),
     (
@@ -107,16 +107,16 @@ WAYS: tuple[tuple[str, Runs, Runs, Result, list[str], str], ...] = (
         (NO_PACKAGE,),
         Result.FAIL,
         ONE,
-        "showed nothing on the merge base dddddddddddd (Blocked at",
+        "the merge base dddddddddddd showed nothing (Blocked at",
     ),
-    ("a silent fault", (MATCHES_NOTHING,), (MATCHES_NOTHING,), Result.BLOCKED, ONE, "the same job failed the same way"),
+    ("a silent fault", (MATCHES_NOTHING,), (MATCHES_NOTHING,), Result.BLOCKED, ONE, " failed the same way"),
     (
         "a test fails on the head only",
         (TEST_FAILS,),
         (PASSES,),
         Result.FAIL,
         BOTH,
-        "the same job passed on the merge base",
+        " passed, this head failed twice",
     ),
     (
         "a test fails on both",
@@ -124,7 +124,7 @@ WAYS: tuple[tuple[str, Runs, Runs, Result, list[str], str], ...] = (
         (TEST_FAILS,),
         Result.BLOCKED,
         ONE,
-        "the same job failed the same way on the merge base",
+        " failed the same way",
     ),
     (
         "the retry fails in another way",
@@ -132,7 +132,7 @@ WAYS: tuple[tuple[str, Runs, Runs, Result, list[str], str], ...] = (
         (PASSES,),
         Result.FAIL,
         BOTH,
-        "failed again on a retry, in another way (Fail at peft",
+        "failed twice, on the retry in another way (Fail at peft",
     ),
     (
         "the retry is stopped by its host",
@@ -140,7 +140,7 @@ WAYS: tuple[tuple[str, Runs, Runs, Result, list[str], str], ...] = (
         (PASSES,),
         Result.FAIL,
         BOTH,
-        "and a retry of this head showed nothing (Blocked at environment",
+        "this head failed once, and a retry showed nothing (Blocked at environment",
     ),
 )
 
@@ -212,7 +212,7 @@ def test_without_a_baseline_the_card_says_why(tmp_path: Path) -> None:
     here = host(tmp_path, (RAISES,), ())
     verdict = here.check(without_base(AS_ASKED, "--no-baseline was given"))
     assert (verdict.result, here.places) == (Result.FAIL, [])
-    assert verdict.sentence.endswith("not run on the merge base (--no-baseline was given)")
+    assert verdict.sentence.endswith("the merge base was not run (--no-baseline was given)")
     assert judge_folders(FOLDERS, here.folder) == (verdict,)
 
 
@@ -220,13 +220,13 @@ def test_a_head_that_is_its_own_merge_base_is_not_run_twice(tmp_path: Path) -> N
     here = host(tmp_path, (RAISES,), ())
     verdict = here.check(replace(ALLOWED, merge_base=MergeBase(HEAD)))
     assert here.places == []
-    assert verdict.sentence.endswith("not run on the merge base (the merge base is the commit under test itself)")
+    assert verdict.sentence.endswith("the merge base was not run (the merge base is the commit under test itself)")
 
 
 @pytest.mark.parametrize(
     ("head", "base", "role", "ending"),
     [
-        ((RAISES,), (KeyboardInterrupt(),), Role.MERGE_BASE, "not run on the merge base (interrupted)"),
+        ((RAISES,), (KeyboardInterrupt(),), Role.MERGE_BASE, "the merge base was not run (interrupted)"),
         ((RAISES, KeyboardInterrupt()), (PASSES,), Role.RETRY, "failed once, not retried (interrupted)"),
     ],
 )
@@ -245,7 +245,7 @@ def test_an_interruption_keeps_what_is_there(
 @pytest.mark.parametrize(
     ("head", "base", "text"),
     [
-        ((RAISES,), (DispatchError("no room"),), "not run on the merge base (its run could not begin)"),
+        ((RAISES,), (DispatchError("no room"),), "the merge base was not run (its run could not begin)"),
         ((RAISES, DispatchError("no room")), (PASSES,), "failed once, not retried (its run could not begin)"),
     ],
 )

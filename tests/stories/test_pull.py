@@ -55,7 +55,7 @@ def test_a_failing_level_0_fails_the_gate_and_starts_nothing_more(story: Story) 
 @pytest.mark.parametrize(
     ("base", "gate", "text"),
     [
-        ({"result": "Pass"}, "failure", "same job passed on the merge base"),
+        ({"result": "Pass"}, "failure", " passed, this head "),
         (
             {"result": "Blocked", "stage": "import", "fingerprint": [f"preflight: {MARK}"]},
             "action_required",

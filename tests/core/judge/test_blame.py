@@ -66,7 +66,7 @@ def retry(result: Result, stage: Stage | None = None, **given: object) -> Relate
 PASSES = base(Result.PASS)
 OTHER_MARKS = ("no_exception: another",)
 WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
-    ("nothing was run", (), Result.FAIL, "; the same job was not run on the merge base (no one asked for it)"),
+    ("nothing was run", (), Result.FAIL, "; the merge base was not run"),
     (
         "the base fails the same way",
         (base(Result.FAIL, Stage.PEFT),),
@@ -77,20 +77,20 @@ WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
         "the base fails at the same stage for another reason",
         (base(Result.FAIL, Stage.PEFT, fingerprint=OTHER_MARKS),),
         Result.BLOCKED,
-        "; the same job failed in another way on the merge base dddddddddddd (Fail at peft",
+        "; the merge base dddddddddddd failed in another way (Fail at peft",
     ),
     (
         "the base fails before it gets there",
         (base(Result.FAIL, Stage.HF_IMPORT, fingerprint=OTHER_MARKS),),
         Result.BLOCKED,
-        "; the same job failed in another way on the merge base dddddddddddd (Fail at hf_import",
+        "; the merge base dddddddddddd failed in another way (Fail at hf_import",
     ),
     (
         "the base gets beyond and fails there",
         (base(Result.FAIL, Stage.TRAIN_STEP, fingerprint=OTHER_MARKS), retry(Result.FAIL, Stage.PEFT)),
         Result.FAIL,
-        "; the same job got beyond peft (Fail at train_step: ended at train_step) on the merge base dddddddddddd, and "
-        "this head failed again on a retry",
+        "; the merge base dddddddddddd got beyond peft (Fail at train_step: ended at train_step), "
+        "this head failed twice",
     ),
     (
         "the base trained and was then stopped",
@@ -102,19 +102,19 @@ WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
         "the base was stopped by its host",
         (base(Result.BLOCKED, Stage.ENVIRONMENT),),
         Result.FAIL,
-        "; the same job showed nothing on the merge base dddddddddddd (Blocked at environment: ended at environment)",
+        "; the merge base dddddddddddd showed nothing (Blocked at environment: ended at environment)",
     ),
     (
         "a finding of a later stage stopped the base before it ran",
         (base(Result.BLOCKED, Stage.CHECKPOINT_LOAD),),
         Result.FAIL,
-        "; the same job showed nothing on the merge base dddddddddddd (Blocked at checkpoint_load: ended at ",
+        "; the merge base dddddddddddd showed nothing (Blocked at checkpoint_load: ended at ",
     ),
     (
         "the base passes and no one retried",
         (PASSES,),
         Result.FAIL,
-        "; the same job passed on the merge base dddddddddddd, and this head failed once, not retried (",
+        "; the merge base dddddddddddd passed, this head failed once, not retried",
     ),
     (
         "the base passes and the head fails again",
@@ -126,25 +126,25 @@ WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
         "the base passes and the head fails again in another way",
         (PASSES, retry(Result.FAIL, Stage.OPTIMIZER, fingerprint=OTHER_MARKS)),
         Result.FAIL,
-        "failed again on a retry, in another way (Fail at optimizer: ended at optimizer)",
+        "failed twice, on the retry in another way (Fail at optimizer: ended at optimizer)",
     ),
     (
         "the base passes and the retry says nothing",
         (PASSES, retry(Result.BLOCKED, Stage.RAY)),
         Result.FAIL,
-        "dddddddddddd, and a retry of this head showed nothing (Blocked at ray: ended at ray)",
+        "dddddddddddd passed, this head failed once, and a retry showed nothing (Blocked at ray: ended at ray)",
     ),
     (
         "the base passes and so does the retry",
         (PASSES, retry(Result.PASS)),
         Result.BLOCKED,
-        "; it failed once and passed on a retry of this head, and the same job passed on the merge base dddddddddddd",
+        "; the merge base dddddddddddd passed, this head failed once and passed on a retry",
     ),
     (
         "of several baselines one fails the same way",
         (PASSES, base(Result.FAIL, Stage.PEFT), PASSES),
         Result.BLOCKED,
-        "; the same job failed the same way on the merge base dddddddddddd",
+        "; the merge base dddddddddddd failed the same way",
     ),
     (
         "without saving it passes",
@@ -178,16 +178,16 @@ def test_a_failure_beside_its_related_runs(related: tuple[RelatedRun, ...], resu
 def test_the_next_thing_to_do(related: tuple[RelatedRun, ...], result: Result, text: str) -> None:
     verdict = head(related)
     asked = wording.RUN_MERGE_BASE in verdict.followups
-    assert asked == ("not run" in text or "showed nothing on" in text or "without saving it ends" in text)
+    assert asked == ("not run" in text or "dd showed nothing (" in text or "without saving it ends" in text)
     fixes = {related_runs.FIX_BASE, related_runs.FIX_OTHERWISE, related_runs.FIX_FLAKY} & set(verdict.followups)
     assert len(fixes) == (result is Result.BLOCKED)
 
 
 def test_the_reason_why_no_merge_base_was_run_stands_in_the_sentence() -> None:
     verdict = head(related_not_run={Role.MERGE_BASE: "--no-baseline was given"})
-    assert verdict.sentence.endswith("; the same job was not run on the merge base (--no-baseline was given)")
+    assert verdict.sentence.endswith("; the merge base was not run (--no-baseline was given)")
     interrupted = head((PASSES,), related_not_run={Role.RETRY: "interrupted"})
-    assert interrupted.sentence.endswith("and this head failed once, not retried (interrupted)")
+    assert interrupted.sentence.endswith("this head failed once, not retried (interrupted)")
 
 
 def test_what_is_no_fail_is_not_weighed() -> None:
@@ -200,11 +200,11 @@ def test_what_is_no_fail_is_not_weighed() -> None:
 
 def test_what_related_runs_show_of_a_failure_is_told_to_programs_too() -> None:
     assert head().recurrence is None
-    assert head().blame.startswith("the same job was not run")
+    assert head().blame.startswith("the merge base was not run")
     assert head((base(Result.FAIL, Stage.PEFT),)).recurrence is Recurrence.PRE_EXISTING
     assert head((PASSES, retry(Result.PASS))).recurrence is Recurrence.NOT_REPRODUCED
     assert head((PASSES, retry(Result.FAIL, Stage.PEFT))).recurrence is Recurrence.REGRESSION
-    assert head((base(Result.FAIL, Stage.PEFT),)).blame.startswith("the same job failed the same way")
+    assert head((base(Result.FAIL, Stage.PEFT),)).blame.startswith("the merge base dddddddddddd failed the same way")
     assert head((PASSES, retry(Result.PASS))).causes == head().causes != ()
 
 
@@ -238,55 +238,55 @@ BLOCKED_WAYS: tuple[tuple[str, tuple[RelatedRun, ...], Result, str], ...] = (
         "nothing was run",
         (),
         Result.BLOCKED,
-        "blocked at environment, whose fault is not known: the image does not have",
+        "blocked at environment, not known whether this change caused it: the image does not have",
     ),
     (
         "the base is blocked the same way",
         (BLOCKED_TOO,),
         Result.BLOCKED,
-        "; the same job was blocked the same way on the merge base dddddddddddd",
+        "; the merge base dddddddddddd was blocked the same way",
     ),
     (
         "the base is blocked in another way",
         (base(Result.BLOCKED, Stage.ENVIRONMENT, fingerprint=OTHER_MARKS),),
         Result.BLOCKED,
-        "; the same job showed nothing on the merge base dddddddddddd (Blocked at environment",
+        "; the merge base dddddddddddd showed nothing (Blocked at environment",
     ),
     (
         "the base fails before it trains",
         (base(Result.FAIL, Stage.ENVIRONMENT, fingerprint=OTHER_MARKS),),
         Result.BLOCKED,
-        "; the same job failed in another way on the merge base dddddddddddd",
+        "; the merge base dddddddddddd failed in another way",
     ),
     (
         "the base passes and no one retried",
         (PASSES,),
         Result.FAIL,
-        "; the same job passed on the merge base dddddddddddd, and this head was blocked once, not retried (",
+        "; the merge base dddddddddddd passed, this head was blocked once, not retried",
     ),
     (
         "the base passes and the head is blocked again",
         (PASSES, BLOCKED_AGAIN),
         Result.FAIL,
-        "; the same job passed on the merge base dddddddddddd, and this head was blocked again on a retry",
+        "; the merge base dddddddddddd passed, this head was blocked twice",
     ),
     (
         "the base gets beyond and the head is blocked again",
         (base(Result.FAIL, Stage.TRAIN_STEP, fingerprint=OTHER_MARKS), BLOCKED_AGAIN),
         Result.FAIL,
-        "; the same job got beyond environment (Fail at train_step",
+        "; the merge base dddddddddddd got beyond environment (Fail at train_step",
     ),
     (
         "the base passes and the head fails on a retry",
         (PASSES, retry(Result.FAIL, Stage.PEFT, fingerprint=OTHER_MARKS)),
         Result.FAIL,
-        "and this head was blocked again on a retry, in another way (Fail at peft",
+        "this head was blocked twice, on the retry in another way (Fail at peft",
     ),
     (
         "the base passes and so does the retry",
         (PASSES, retry(Result.PASS)),
         Result.BLOCKED,
-        "; it was blocked once and passed on a retry of this head",
+        " passed, this head was blocked once and passed on a retry",
     ),
     (
         "the base passes and the retry is stopped by its host",

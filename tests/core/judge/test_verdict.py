@@ -250,8 +250,7 @@ def test_a_verdict(given: dict[str, Any], facts: LogFacts | None, result: Result
     verdict = judge(make_record(**given), facts)
     assert (verdict.result, verdict.stage) == (result, stage)
     assert text in verdict.cause
-    not_run = f"{wording.MERGE_BASE_NOT_RUN} (no one asked for it)"
-    ending = not_run if result is Result.FAIL else wording.NOT_EVIDENCE
+    ending = wording.MERGE_BASE_NOT_RUN if result is Result.FAIL else wording.NOT_EVIDENCE
     assert verdict.sentence.endswith(ending)
     assert [row.name for row in verdict.deliverables] == [
         wording.BRIDGE_CHECKS,

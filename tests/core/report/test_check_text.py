@@ -39,7 +39,9 @@ def _wanted(level: Level = Level.SMOKE, *requires: str, required: bool = True, n
 def test_a_failed_job_tells_verdict_table_and_first_line() -> None:
     run = _run("level0-lora-exception")
     found = job_check_text(JobStanding(_wanted(), JobStatus.FAILED, run.sentence, run))
-    assert found.title.startswith("Failed: Level 0 failed at peft, whose fault is not known: LoRA could not be applied")
+    assert found.title.startswith(
+        "Failed: Level 0 failed at peft, not known whether this change caused it: LoRA could not be applied"
+    )
     assert found.summary.startswith("**Fail: Level 0 failed at peft")
     assert "6.7 GPU minutes used, about 5 planned (estimate)" in found.summary
     assert f"[artifacts]({URL}#artifacts)" in found.summary

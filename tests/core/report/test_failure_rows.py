@@ -25,7 +25,7 @@ BASE = replace(
     execution=None,
     followups=("Check the target modules.", "Run it again."),
     recurrence=None,
-    blame="the same job was not run on the merge base (no one asked for it)",
+    blame="the merge base was not run",
 )
 
 
@@ -46,28 +46,28 @@ def rows(**given: object) -> dict[str, str]:
 def test_a_failure_is_told_in_four_rows() -> None:
     assert rows() == {
         "What": "LoRA could not be applied",
-        "Where": '`src/megatron/bridge/peft/lora.py:189` in `transform`: `raise ValueError("no size")`.',
-        "Whose": "Not known. The same job was not run on the merge base \\(no one asked for it\\).",
-        "Now": "Check the target modules.",
+        "Where": 'Failed at `src/megatron/bridge/peft/lora.py:189` in `transform`: `raise ValueError("no size")`.',
+        "Whose": "Not known: the merge base was not run.",
+        "Now": "You: check the target modules.",
     }
 
 
-PASSES_THERE = {"recurrence": Recurrence.REGRESSION, "blame": "the same job passed on the merge base 1"}
-BASE_TOO = {"recurrence": Recurrence.PRE_EXISTING, "blame": "the same job failed the same way on the merge base 1"}
+PASSES_THERE = {"recurrence": Recurrence.REGRESSION, "blame": "the merge base 1 passed"}
+BASE_TOO = {"recurrence": Recurrence.PRE_EXISTING, "blame": "the merge base 1 failed the same way"}
 ENTERED_NOTHING = {"result": Result.BLOCKED, "blame": "", "decided_by": "change_executed"}
 
 
 @pytest.mark.parametrize(
     ("given", "whose", "title"),
     (
-        (PASSES_THERE, "This change. The same job passed on", "failed, caused by this change"),
-        (BASE_TOO, "Not this change. The same job failed the", "failed, not caused by this change"),
+        (PASSES_THERE, "This change: the merge base 1 passed", "failed, caused by this change"),
+        (BASE_TOO, "Not this change: the merge base 1 failed the", "fails without this change too"),
         (
             {"result": Result.BLOCKED, "blame": ""},
-            "Not known. The run ended without",
-            "was blocked, whose fault is not known",
+            "Not known: nothing in this run shows it, and the merge base was not run.",
+            "has no result, not known whether this change caused it",
         ),
-        (ENTERED_NOTHING, "Nobody's. The run was good, but", "ran none of the changed lines"),
+        (ENTERED_NOTHING, "Nobody's: the run was good otherwise.", "ran none of the changed lines"),
     ),
 )
 def test_whose_a_failure_is_and_how_that_is_known(given: dict[str, object], whose: str, title: str) -> None:
@@ -80,19 +80,19 @@ def test_what_a_change_does_not_cause_is_no_work_for_its_author() -> None:
     data = {"result": Result.BLOCKED, "blame": "", "causes": ("preflight:data",), "key_lines": (), "frame": None}
     at = Evidence(State.MISSING, "no file", "environment.json")
     found = rows(**data | {"followups": ("Give its path. Found: no file",), "key_lines": (at,)})
-    assert found["Now"] == "Change nothing here. Tell the owner of the host: Give its path."
+    assert found["Now"] == "You: nothing. The owner of the host: give its path."
     assert found["Where"] == "On the host, in no line of code."
     found = rows(**data | {"causes": ("preflight:import_driver",)})
     assert found["Where"] == "In the check before the run."
-    assert rows(frame=replace(FRAME, function="", source=""))["Where"] == f"`{LORA}:189`."
+    assert rows(frame=replace(FRAME, function="", source=""))["Where"] == f"Failed at `{LORA}:189`."
 
 
 def test_what_the_readers_of_a_pull_request_may_do_stands_with_the_fix() -> None:
     for result, now in (
-        (Result.FAIL, "Push. Check the target modules."),
-        (Result.BLOCKED, "Check the target modules. Push."),
+        (Result.FAIL, "You: push. Check the target modules."),
+        (Result.BLOCKED, "You: check the target modules. Then push."),
     ):
-        (row,) = (row for row in failure_rows(replace(BASE, result=result), "Push.") if "Now" in row)
+        (row,) = (row for row in failure_rows(replace(BASE, result=result), "push.") if "Now" in row)
         assert row == f"- **Now:** {now}"
 
 
@@ -110,13 +110,13 @@ SOURCE = '`raise ValueError("no size")`.'
     (
         (
             (function("LoRA.transform", 160, ran=(185, 186)), function("LoRA.other", 20)),
-            f" This change edits `{LORA}:185`, 186 in `LoRA.transform`.",
+            f" Your change: `{LORA}:185-186` in `LoRA.transform`, run by this job.",
         ),
-        ((function("LoRA.other", 20, ran=(21,)),), f" This change edits `{LORA}:21` in `LoRA.other`."),
-        (ELSEWHERE, " This change edits `src/megatron/bridge/peft/utils.py:3` in `f`."),
-        ((*ELSEWHERE, *ELSEWHERE), ":3` in `f` and 1 more function."),
-        ((*ELSEWHERE, GONE), " This change removes code of `LoRA.gone` there."),
-        ((GONE,), " This change removes code of `LoRA.gone` there."),
+        ((function("LoRA.other", 20, ran=(21,)),), f" Your change: `{LORA}:21` in `LoRA.other`, run by this job."),
+        (ELSEWHERE, " Your change: `src/megatron/bridge/peft/utils.py:3` in `f`, run by this job."),
+        ((*ELSEWHERE, *ELSEWHERE), ":3` in `f`, run by this job, and 1 more function."),
+        ((*ELSEWHERE, GONE), " Your change removes code of `LoRA.gone` there."),
+        ((GONE,), " Your change removes code of `LoRA.gone` there."),
         ((), SOURCE),
     ),
 )
@@ -124,22 +124,36 @@ def test_what_the_change_edits_stands_beside_the_frame(functions: tuple[Function
     assert rows(execution=ChangeExecution(functions))["Where"].endswith(end)
 
 
+@pytest.mark.parametrize(
+    ("call", "lines", "end"),
+    (
+        ("bridge/src/megatron/bridge/peft/lora.py:transform", (185,), "`LoRA.transform`, on the way to it."),
+        ("bridge/src/megatron/bridge/peft/lora.py:other", (185,), "`LoRA.transform`, run by this job."),
+        ("", (185, 189), '`raise ValueError("no size")`. Your change: the same line.'),
+    ),
+)
+def test_what_the_edited_code_has_to_do_with_the_failure(call: str, lines: tuple[int, ...], end: str) -> None:
+    execution = ChangeExecution((function("LoRA.transform", 160, ran=lines),))
+    assert rows(execution=execution, calls=(call,))["Where"].endswith(end)
+
+
 def test_without_a_frame_it_is_where_the_evidence_was_read_and_what_of_the_change_ran() -> None:
     at = Evidence(State.BROKEN, "they differ", "fingerprints.jsonl", criterion="replicas")
     said = replace(at, file="log.txt.zst", line=7, excerpt="corr:0.4", criterion="no_exception")
     lost = {"frame": None, "evidence": (at,), "decided_by": "replicas", "key_lines": ()}
-    assert rows(**lost)["Where"] == "No error was raised; it shows in `fingerprints.jsonl`."
+    assert rows(**lost)["Where"] == "Line not known: no error was raised."
     logged = lost | {"evidence": (said,), "decided_by": "no_exception"}
-    assert rows(**logged)["Where"] == "The log names no line of code; it shows in `log.txt.zst:7`: `corr:0.4`."
+    assert rows(**logged)["Where"] == "Line not known: the log names none."
     changed = {"execution": ChangeExecution((function("LoRA.transform", 160, ran=(185,)),))}
     ran = rows(**lost, **changed)["Where"]
-    assert ran.startswith(f"`{LORA}:185` in `LoRA.transform`: edited by this change and run by this job. No error was")
-    assert rows(**ENTERED_NOTHING, **changed, frame=None)["Where"].endswith(
-        "edited by this change, not run by this job."
+    assert ran.endswith(f" no error was raised. Your change: `{LORA}:185` in `LoRA.transform`, run by this job.")
+    never = ChangeExecution((replace(changed["execution"].functions[0], entered=Entered.NEVER),))
+    assert rows(**ENTERED_NOTHING, execution=never, frame=None)["Where"].endswith(
+        "`LoRA.transform`, not run by this job."
     )
     nowhere = {"frame": None, "evidence": (), "key_lines": (), "decided_by": None}
     for causes in ((), ("end:time_limit",), ("preflight:data", "end:stalled")):
-        assert rows(**nowhere, causes=causes)["Where"] == "No error was raised."
+        assert rows(**nowhere, causes=causes)["Where"] == "Line not known: no error was raised."
 
 
 def test_a_fault_of_tensors_is_told_in_plain_words_and_by_the_first_of_them() -> None:
@@ -157,7 +171,7 @@ def test_an_error_in_verl_names_the_last_call_of_bridge() -> None:
     last = "bridge/src/megatron/bridge/models/conversion/model_bridge.py:stream"
     calls = ("verl/workers/engine.py:step", last, "x:send")
     assert rows(frame=frame, calls=calls)["Where"] == (
-        f"`verl/workers/rollout.py:7` in `send`: `copy_(`. The last of Bridge before it: `{last}`."
+        f"Failed at `verl/workers/rollout.py:7` in `send`: `copy_(`. The last of Bridge before it: `{last}`."
     )
 
 
@@ -165,8 +179,8 @@ def test_an_error_in_verl_names_the_last_call_of_bridge() -> None:
 def test_what_lies_outside_of_the_code_is_not_the_changes(cause: str) -> None:
     blocked = {"result": Result.BLOCKED, "blame": "", "causes": (cause,)}
     whose = rows(**blocked)["Whose"]
-    assert whose.startswith("Not this change. The fault lies in the host,")
-    assert whose.endswith("before any code of the change ran.") == (cause in _PREFLIGHT)
+    assert whose.startswith("Not this change: the fault is in the host,")
+    assert whose.endswith("before any changed code ran.") == (cause in _PREFLIGHT)
     assert "host" not in rows(**blocked | {"causes": (cause, "preflight:repositories")})["Whose"]
     assert "host" not in rows(**blocked | PASSES_THERE)["Whose"]
 

@@ -413,13 +413,13 @@ def test_a_red_card_says_what_where_whose_and_what_now_before_its_folds() -> Non
     assert len(before.removeprefix(MARKER).split()) <= 120
 
 
+ENDS = ("caused by this change", "caused it", "the changed lines", "this change too", "passed once", "host problem")
+
+
 def test_a_card_of_every_kind_of_failure_is_short_and_says_whose_it_is() -> None:
     counted = {name: words_of(card) for name, card in shown_cards().items()}
-    assert {name: count for name, count in counted.items() if count[0] > 120 or count[1] > 400} == {}
+    assert {name: count for name, count in counted.items() if count[0] > 104 or count[1] > 400} == {}
     for name, card in shown_cards().items():
         before = card.partition("<details>")[0]
         heading = next(row for row in before.splitlines() if row.startswith("### "))
-        assert re.search(r"caused by this change$|whose fault is not known$|none of the changed lines$", heading), name
-        for title in ("What", "Where", "Whose", "Now"):
-            (row,) = re.findall(rf"(?m)^- \*\*{title}:\*\* (.+)$", before)
-            assert " ..." not in row or title == "What", name
+        assert heading.endswith(ENDS), name

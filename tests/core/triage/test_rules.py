@@ -137,7 +137,7 @@ def test_the_oom_ladder_ends_with_nodes() -> None:
     (row,) = (rule for rule in RULES if rule.id == "gpu-memory")
     rungs = ("Per-GPU load", "Micro-batch", "Response length", "Nodes")
     assert [step.startswith(rung) for step, rung in zip(row.steps, rungs, strict=True)] == [True] * 4
-    assert fix_of(row.id, row).startswith("Climb the OOM ladder: per-GPU load, micro-batch, response length")
+    assert fix_of(row.id, row).startswith("Lower the memory use: per-GPU load, then micro-batch")
 
 
 def test_the_stage_of_an_error_is_what_its_frames_say() -> None:

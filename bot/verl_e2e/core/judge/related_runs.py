@@ -112,8 +112,7 @@ FIX_KNOWN = (
 )
 FIX_BASE = "Change nothing here, and rebase once the base branch is fixed; the failure hides what the change does."
 FIX_OTHERWISE = "Compare the two failures: fix what fails on the merge base, then run this change again."
-FIX_FLAKY = "Two runs that disagree show nothing: this head and the merge base need to run several times."
-NOT_ASKED_FOR = "no one asked for it"
+FIX_FLAKY = "Only several more runs of this head and of the merge base can decide it."
 
 
 class CandidateRank(IntEnum):
@@ -161,13 +160,13 @@ def weigh_related(case: Case, alone: Decision) -> Decision:
     match found:
         case CandidateRank.FAILS_TOO:
             went, older = "was blocked" if alone.undecided else "failed", Recurrence.PRE_EXISTING
-            known = replace(alone, blame=f"the same job {went} the same way on the merge base {commit}")
+            known = replace(alone, blame=f"the merge base {commit} {went} the same way")
             return replace(known, result=Result.BLOCKED, fix=FIX_BASE, undecided=False, recurrence=older)
         case CandidateRank.FAILS_OTHERWISE:
-            blame = f"the same job failed in another way on the merge base {commit} ({ended(base)})"
+            blame = f"the merge base {commit} failed in another way ({ended(base)})"
             return replace(alone, result=Result.BLOCKED, blame=blame, fix=FIX_OTHERWISE, undecided=False)
         case CandidateRank.NOT_CONCLUSIVE | CandidateRank.NOT_RUN:
-            text = f"the same job showed nothing on the merge base {commit} ({ended(base)})"
+            text = f"the merge base {commit} showed nothing ({ended(base)})"
             return replace(alone, blame=_and_without_save(case, text))
         case CandidateRank.PASSES | CandidateRank.BEYOND:
             return _weigh_retry(case, alone, base)
@@ -206,23 +205,20 @@ def _weigh_retry(case: Case, alone: Decision, base: RelatedRun) -> Decision:
     )
     went = "failed" if alone.result is Result.FAIL else "was blocked"
     base_said = "passed" if base.result is Result.PASS else f"got beyond {alone.stage} ({ended(base)})"
-    base_said = f"the same job {base_said} on the merge base {base.bridge_commit[:12]}"
+    said = f"the merge base {base.bridge_commit[:12]} {base_said}, this head {went}"
     if any(run.result is Result.PASS for run in retries):
-        blame = f"it {went} once and passed on a retry of this head, and {base_said}"
-        once_only = Recurrence.NOT_REPRODUCED
+        blame, once_only = f"{said} once and passed on a retry", Recurrence.NOT_REPRODUCED
         return replace(alone, result=Result.BLOCKED, blame=blame, fix=FIX_FLAKY, undecided=False, recurrence=once_only)
-    if alone.undecided and retries and repeated is None:
-        blame = f"it {went} once, {base_said}, and a retry showed nothing ({ended(retries[-1])})"
-        return replace(alone, blame=blame, fix=FIX_FLAKY, undecided=False)
     if repeated is not None:
         same = same_failure(marks, alone.stage, repeated)
-        retried = f"and this head {went} again on a retry{'' if same else f', in another way ({ended(repeated)})'}"
+        said += f" twice{'' if same else f', on the retry in another way ({ended(repeated)})'}"
     elif retries:
-        retried = f"and a retry of this head showed nothing ({ended(retries[-1])})"
+        said += f" once, and a retry showed nothing ({ended(retries[-1])})"
+        if alone.undecided:
+            return replace(alone, blame=said, fix=FIX_FLAKY, undecided=False)
     else:
-        retried = f"and this head {went} once, {_not_run(case, Role.RETRY, 'not retried')}"
-    blame = _and_without_save(case, f"{base_said}, {retried}")
-    shown = Recurrence.REGRESSION
+        said += f" once, {_not_run(case, Role.RETRY, 'not retried')}"
+    blame, shown = _and_without_save(case, said), Recurrence.REGRESSION
     return replace(alone, result=Result.FAIL, blame=blame, undecided=False, recurrence=shown)
 
 
@@ -236,7 +232,8 @@ def _and_without_save(case: Case, text: str) -> str:
 
 
 def _not_run(case: Case, role: Role, text: str) -> str:
-    return f"{text} ({case.record.related_not_run.get(role) or NOT_ASKED_FOR})"
+    reason = case.record.related_not_run.get(role)
+    return f"{text} ({reason})" if reason else text
 
 
 _CONCLUSIVE = frozenset({Result.PASS, Result.FAIL})

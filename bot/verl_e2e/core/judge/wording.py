@@ -45,13 +45,12 @@ NOTHING_REQUIRED = "no verl coverage is required by this change"
 NEVER_STARTED = "the wrapper was never started"
 NO_VARIANT = "this job is the default Level 0"
 FOCUSED_TESTS = "the focused Bridge tests"
-MERGE_BASE_NOT_RUN = "the same job was not run on the merge base"
+MERGE_BASE_NOT_RUN = "the merge base was not run"
 # What a title says of whose a failure is.
 CAUSED_BY: Mapping[Whose, str] = {
     Whose.THIS_CHANGE: "caused by this change",
     Whose.NOT_THIS_CHANGE: "not caused by this change",
-    Whose.NOT_KNOWN: "whose fault is not known",
-    Whose.NOBODYS: "which tested nothing of this change",
+    Whose.NOT_KNOWN: "not known whether this change caused it",
 }
 NOT_EVIDENCE = "not evidence against the Bridge change"
 
@@ -69,8 +68,8 @@ FIX_SIGNAL = (
     "either, choose a workload that learns (learning rate, reward, steps, response length)."
 )
 FIX_UNEXECUTED = (
-    "Ask a maintainer for a job that runs the changed lines: the policy names the variant, feature or checkpoint that "
-    "switches them on, or a level is requested. If no run of verl can reach them, cover them by a Bridge test."
+    "Ask a maintainer to plan a job that runs the changed lines: another level, or a variant, feature or "
+    "checkpoint of the policy. If no run of verl can reach them, cover them by a Bridge test."
 )
 
 

@@ -221,9 +221,9 @@ def next_step(standing: JobStanding, verdict: Verdict | None = None) -> str:
     ask = f"ask someone with write access to comment `{PREFIX} rerun"
     match standing.state:
         case JobStatus.FAILED if verdict is not None and verdict.recurrence is Recurrence.REGRESSION:
-            return "push a fix, and the job runs again."
+            return "push a fix, and the job runs again by itself."
         case JobStatus.FAILED if verdict is not None:
-            return f"to know whose it is, {ask} failed`, or run the last command below."
+            return f"{ask} failed`, which shows whose it is."
         case JobStatus.FAILED:
             return f"push a fix; if the change did not cause it, {ask} failed` or {override}."
         case JobStatus.BLOCKED if standing.disagrees_with is not None:
@@ -233,10 +233,10 @@ def next_step(standing: JobStanding, verdict: Verdict | None = None) -> str:
             return f"its cause is worked on at {link}; push a fix, {ask}` or {override}."
         case JobStatus.BLOCKED if standing.run is None:
             return f"fix what is missing ({verdict_sentence(standing.reason, 300)}), or ask {override}."
-        case JobStatus.BLOCKED if verdict is not None and verdict.recurrence is Recurrence.PRE_EXISTING:
-            return f"or ask {override}."
-        case JobStatus.BLOCKED if verdict is not None:
-            return f"then {ask} blocked`, or {override}."
+        case JobStatus.BLOCKED if verdict is not None and verdict.recurrence is not Recurrence.PRE_EXISTING:
+            return f"{ask} blocked`."
+        case JobStatus.BLOCKED | JobStatus.UNEXECUTED if verdict is not None:
+            return ""
         case JobStatus.BLOCKED:
             return f"do what its check says, then {ask} blocked`, or {override}."
         case JobStatus.UNEXECUTED:
@@ -273,13 +273,13 @@ def rehearsal_failure(standing: RehearsalStanding) -> TextBlock:
     """What failed in a rehearsal, where, whose it is and what to do now."""
     rehearsed = standing.run.rehearsed if standing.run is not None else None
     failure = rehearsed.failure if rehearsed is not None else None
-    place = f"{code(failure.where, 240)}." if failure and failure.where else "In no line of code."
-    beside = f" This change edits {code(failure.edited, 240)}." if failure and failure.edited else ""
+    place = f"Failed at {code(failure.where, 240)}." if failure and failure.where else "In no line of code."
+    beside = f" Your change: {code(failure.edited, 240)}." if failure and failure.edited else ""
     rows = (
         f"- **What:** On a CPU, before any GPU was used: {sentence(failure.what if failure else standing.reason, 260)}",
         f"- **Where:** {place}{beside}",
-        "- **Whose:** This change. The same part of the rehearsal did not fail so on the merge base.",
-        f"- **Now:** Push a fix, and it is rehearsed again. To repeat it as it is, comment `{PREFIX} rehearse`.",
+        "- **Whose:** This change: the same part of the rehearsal did not fail this way on the merge base.",
+        "- **Now:** You: push a fix, and the CPU rehearsal runs again by itself.",
     )
     return TextBlock(f"**{REHEARSAL}**\n", rows, "", 3_000)
 

@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from verl_e2e.core.judge.execution import EXECUTED_TITLE, execution_line, execution_rows
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
-from verl_e2e.core.judge.wording import CAUSED_BY, merged_limitations, purpose_rows, requested_work
+from verl_e2e.core.judge.wording import merged_limitations, purpose_rows, requested_work
 from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Whose
 from verl_e2e.core.model.record import SUSPECTS_WORD
 from verl_e2e.core.plan.plan import Plan, Reason
 from verl_e2e.core.pulls.commands import needs_leave
@@ -111,12 +110,12 @@ def _head(target_state: TargetState, steps: Actions, told: Sequence[_Judged]) ->
     gate, plan = steps.gate, target_state.plan
     # What is told in whole below is only named here.
     title = " and ".join(failure_title(item.wanted.id, verdict) for item, verdict in told)
-    title = title if told and gate.status in _ENDED_BADLY else gate.title
+    title = title if told and gate.status in _ENDED_BADLY else f"{gate.status.word} - {gate.title}"
     rehearsal = steps.rehearsal
     failed = rehearsal is not None and rehearsal.status is JobStatus.FAILED
     if rehearsal is not None and failed and gate.of_rehearsal and not told:
-        title = f"{REHEARSAL} failed, {CAUSED_BY[Whose.THIS_CHANGE]}"
-    heading = f"### {gate.status.icon} verl-e2e: {gate.status.word} - {sentence(title, 600)}\n"
+        title = f"CPU {REHEARSAL} failed, caused by this change"
+    heading = f"### {gate.status.icon} verl-e2e: {sentence(title, 600)}\n"
     planned, used = sum(map(_planned, steps.standings)), sum(map(used_minutes, steps.standings))
     minutes = minutes_left(steps.standings)
     left = f", about {minutes} minutes to an answer where no job waits" if minutes else ""
@@ -145,9 +144,8 @@ def _head(target_state: TargetState, steps: Actions, told: Sequence[_Judged]) ->
 
 
 def _told(item: JobStanding, verdict: Verdict) -> TextBlock:
-    step = next_step(item, verdict)
     address = links(item.run.url) if item.run is not None else ""
-    return failure_block(item.wanted.id, verdict, step=step[:1].upper() + step[1:], address=address)
+    return failure_block(item.wanted.id, verdict, step=next_step(item, verdict), address=address)
 
 
 def _planned(standing: JobStanding) -> float:
@@ -313,7 +311,8 @@ SHOWN_STEPS = 8
 def reason_blocks(plan: Plan, share: int) -> tuple[TextBlock, ...]:
     """A folded block for each required level and one for the rest; together they take about `share` characters."""
     each = max(600, share // (len(plan.levels) + 1))
-    blocks = [folded_text(f"Why {_why(at, plan)}", tuple(_required_rows(at, plan)), each) for at in plan.levels]
+    asked = ((at, tuple(_required_rows(at, plan))) for at in plan.levels)
+    blocks = [folded_text(f"Why {_why(at, plan)}", rows, each) for at, rows in asked if rows]
     rest = tuple(_other_rows(plan))
     title = "Levels that are not required, and why" if plan.levels else "Why no level is required"
     return (*blocks, *([folded_text(title, rest, each)] if rest else []))

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from verl_e2e.core.judge.criteria.table import ROWS, Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
-from verl_e2e.core.judge.wording import CAUSED_BY
-from verl_e2e.core.model.evidence import Evidence, State
+from verl_e2e.core.judge.wording import CAUSED_BY, MERGE_BASE_NOT_RUN
 from verl_e2e.core.model.execution import ChangeExecution, Entered, FunctionRun, Side
 from verl_e2e.core.model.facts import Frame
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE
-from verl_e2e.core.model.outcome import Result, Stage, Whose, of_log, of_preflight, whose_of
-from verl_e2e.core.model.record import Check
+from verl_e2e.core.model.outcome import Recurrence, Result, Stage, Whose, of_end, of_log, of_preflight, whose_of
+from verl_e2e.core.model.record import Check, EndReason
 from verl_e2e.core.text.addresses import as_code, with_links
 from verl_e2e.core.text.escape import TextBlock, code, count_of, first_clause, markdown, one_line, sentence
 from verl_e2e.core.triage.rules import Fault
@@ -21,13 +20,16 @@ from verl_e2e.core.triage.table import RULES
 _MAX_LINK = 500
 _MAX_COMMAND = 12_000
 _COMMAND_WIDTH = 150
+# The longest beginning of a text that ends before a clause or a bracket.
+_WHOLE = re.compile(r".{60,}(?=[,;] |\. | \()", re.DOTALL)
 _PLAIN_LINK = re.compile(r"https?://[A-Za-z0-9:/._?=&%#~-]*")
 _WORKFLOW_RUN = re.compile(r".*?/actions/runs/[0-9]+(?=[/#]|\Z)")
 
 
 def verdict_sentence(text: str, limit: int = 1000) -> str:
     """A sentence of a verdict for a reader in another repository, with links to the pages of ours that it names."""
-    return with_links(sentence(as_code(text), limit))
+    cut = _WHOLE.match(text, 0, limit) if len(text) > limit else None
+    return with_links(sentence(as_code(f"{cut[0]} ..." if cut else text), limit))
 
 
 def requested_rows(verdict: Verdict) -> tuple[str, ...]:
@@ -74,7 +76,7 @@ def key_lines(verdict: Verdict) -> tuple[str, ...]:
     return tuple(rows)
 
 
-_MOST_SOURCE, _MOST_WHAT, _MOST_SAID, _MOST_NOW = 120, 200, 260, 300
+_MOST_SOURCE, _MOST_WHAT, _MOST_SAID, _MOST_NOW = 120, 240, 260, 300
 # What a tree under test is called in a path.
 _BRIDGE = "src/megatron/bridge/"
 # What lies outside of the code, whatever the trees under test hold: by preflight, and by the log.
@@ -85,6 +87,7 @@ _OUTSIDE = frozenset(
         *(Check.HOST_MEMORY, Check.ISOLATION, Check.KERNEL_CACHES, Check.RAY_CPUS, Check.READABLE),
     )
 ) | {of_log(rule.id) for rule in RULES if rule.fault is Fault.OUTSIDE and not rule.undecided}
+_AT_PLACE = re.compile(r" \(at [^()]+:[0-9]+\)\Z")
 _PREFLIGHT = frozenset(map(of_preflight, Check))
 _TREES = re.compile(r"^\$WORK/(bridge|verl)/")
 _WHILE = {
@@ -122,7 +125,7 @@ def failure_rows(verdict: Verdict, step: str = "") -> tuple[str, ...]:
     return (
         f"- **What:** {verdict_sentence(_what(verdict), _MOST_WHAT)}",
         f"- **Where:** {_place(verdict)}",
-        f"- **Whose:** {sentence(f'{_capital(whose)}. {_capital(how)}', _MOST_SAID)}.",
+        f"- **Whose:** {sentence(f'{_capital(whose)}: {how}', _MOST_SAID)}.",
         *([f"- **Now:** {now}"] if now else []),
     )
 
@@ -136,8 +139,12 @@ def failure_title(job_id: str, verdict: Verdict) -> str:
     """A job that did not pass and whose it is, for a heading."""
     if verdict.never_entered:
         return f"{job_id} ran none of the changed lines"
-    went = "failed" if verdict.result is Result.FAIL else "was blocked"
-    return f"{job_id} {went}, {CAUSED_BY[_whose(verdict)[0]]}"
+    if (whose := _whose(verdict)[0]) is Whose.NOT_THIS_CHANGE:
+        return f"{job_id}: host problem" if _is_outside(verdict) else f"{job_id} fails without this change too"
+    if verdict.recurrence is Recurrence.NOT_REPRODUCED:
+        return f"{job_id} is not decided: it failed once and passed once"
+    stopped = "hung" if of_end(EndReason.STALLED) in verdict.causes else "has no result"
+    return f"{job_id} {'failed' if verdict.result is Result.FAIL else stopped}, {CAUSED_BY[whose]}"
 
 
 def frame_path(frame: Frame) -> str:
@@ -149,26 +156,20 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _at(verdict: Verdict) -> Evidence | None:
-    """The evidence that decided, where it was read of something."""
-    read = [item for item in (*verdict.evidence, *verdict.key_lines) if item.file]
-    decided = (item for item in read if item.criterion == verdict.decided_by)
-    return next(decided, None) or next((item for item in verdict.key_lines if item.state is State.BROKEN), None)
-
-
 def _what(verdict: Verdict) -> str:
     """What it means, and what was found; when it was where no criterion decided."""
-    at, row = _at(verdict), ROWS.get(verdict.decided_by or "")
+    row = ROWS.get(verdict.decided_by or "")
     means = row.broken_means if row is not None else ""
     if verdict.never_entered:
         return f"{means}."
     if means:
         # Of tensors the first by its name; of comparisons the first that differs.
-        of_tensors = at is not None and at.file == FINGERPRINTS_FILE and at.excerpt
-        found = at.excerpt.splitlines()[0] if at is not None and of_tensors else first_clause(verdict.cause)
+        decided = (item for item in (*verdict.evidence, *verdict.key_lines) if item.criterion == verdict.decided_by)
+        tensors = next((item.excerpt for item in decided if item.file == FINGERPRINTS_FILE), "")
+        found = tensors.splitlines()[0] if tensors else first_clause(verdict.cause)
         return f"{means}: {found}"
     lead = f"{_WHILE[verdict.stage]}: " if verdict.decided_by is None and verdict.stage in _WHILE else ""
-    return _capital(f"{lead}{verdict.cause or verdict.sentence}")
+    return _capital(f"{lead}{_AT_PLACE.sub('', verdict.cause or verdict.sentence)}")
 
 
 def _whose(verdict: Verdict) -> tuple[Whose, str]:
@@ -176,11 +177,12 @@ def _whose(verdict: Verdict) -> tuple[Whose, str]:
     if verdict.blame:
         return whose_of(verdict.recurrence, verdict.causes), verdict.blame
     if verdict.never_entered:
-        return Whose.NOBODYS, "the run was good, but it executed none of the changed lines, so it shows nothing of them"
+        return Whose.NOBODYS, "the run was good otherwise"
     if _is_outside(verdict):
-        before = ", and it was found before any code of the change ran" if _PREFLIGHT.issuperset(verdict.causes) else ""
-        return Whose.NOT_THIS_CHANGE, f"the fault lies in the host, its image, its settings or its data{before}"
-    return Whose.NOT_KNOWN, "the run ended without a sign of it, and a Blocked result is no evidence against a change"
+        before = ", found before any changed code ran" if _PREFLIGHT.issuperset(verdict.causes) else ""
+        return Whose.NOT_THIS_CHANGE, f"the fault is in the host, its image, settings or data{before}"
+    alone = "" if verdict.related else f", and {MERGE_BASE_NOT_RUN}"
+    return Whose.NOT_KNOWN, f"nothing in this run shows it{alone}"
 
 
 def _is_outside(verdict: Verdict) -> bool:
@@ -189,66 +191,67 @@ def _is_outside(verdict: Verdict) -> bool:
 
 
 def _now(verdict: Verdict, step: str) -> str:
-    """What to do: a fix of the code first where that is what is left to do, else who does what before the next run."""
+    """Who does what: what remains is the fix where the code is at fault, else the next run comes after it."""
     # The first clause of what fixes it: what is cut in the middle helps no one.
     fix = first_clause(next(iter(verdict.followups), ""))
-    lead = "Change nothing here. Tell the owner of the host: " if _is_outside(verdict) and fix else ""
-    shown = verdict_sentence(f"{lead}{fix}", _MOST_NOW)
-    return " ".join(filter(None, (shown, step) if verdict.result is Result.BLOCKED else (step, shown)))
+    if step and (verdict.result is Result.FAIL or verdict.recurrence is not None):
+        return f"You: {step} {verdict_sentence(fix, _MOST_NOW)}".strip()
+    who = "You: nothing. The owner of the host: " if _is_outside(verdict) else "You: "
+    begun = fix[:1].lower() + fix[1:] if fix[1:2].islower() else fix
+    shown = verdict_sentence(who + begun, _MOST_NOW)
+    return shown + (f" Then {step}" if step else "") if fix else _capital(step)
 
 
 def _place(verdict: Verdict) -> str:
-    """The frame that matters, else what was read of the run where it shows; with what the change did there."""
+    """The frame that matters, or that none is known; with what the change did, and what that has to do with it."""
     frame = verdict.frame
     execution = verdict.execution or ChangeExecution()
     changed = execution.of_side(Side.HEAD)
     ran = next((item for item in changed if item.entered is Entered.IN_VERL), None)
-    edited = _edited(ran or changed[0]) if changed else ""
-    edited += f" and {count_of(len(changed) - 1, 'more function')}" if len(changed) > 1 else ""
+    edited = _edited(ran or changed[0], verdict) if changed else ""
+    edited += f", and {count_of(len(changed) - 1, 'more function')}" if len(changed) > 1 else ""
     if frame is None:
-        return _without_frame(verdict, edited, ran=ran is not None)
+        return _without_frame(verdict, edited)
     path = frame_path(frame)
     source = f": {code(frame.source, _MOST_SOURCE)}" if frame.source else ""
-    in_file = [item for item in changed if item.path == path]
+    in_file = (item for item in changed if item.path == path)
     nearest = min(in_file, key=lambda item: abs(item.first_line - frame.line), default=None)
     gone = next((item for item in execution.of_side(Side.MERGE_BASE) if item.path == path), None)
-    beside = f". This change edits {edited}" if edited else ""
+    beside = f". Your change: {edited}" if edited else ""
     if nearest is not None:
-        beside = f". This change edits {_edited(nearest)}"
+        beside = f". Your change: {_edited(nearest, verdict)}"
     elif gone is not None:
-        beside = f". This change removes code of {code(gone.symbol or path, 120)} there"
+        beside = f". Your change removes code of {code(gone.symbol or path, 120)} there"
     if not path.startswith(_BRIDGE):
         ours = [call for call in verdict.calls if _BRIDGE.removeprefix("src/") in call]
         beside += f". The last of Bridge before it: {code(ours[-1], 200)}" if ours else ""
     function = f" in {code(frame.function, 80)}" if frame.function else ""
-    return f"{code(f'{path}:{frame.line}', 240)}{function}{source}{beside}."
+    return f"Failed at {code(f'{path}:{frame.line}', 240)}{function}{source}{beside}."
 
 
-def _without_frame(verdict: Verdict, edited: str, *, ran: bool) -> str:
+def _without_frame(verdict: Verdict, edited: str) -> str:
     """Where it is if no frame says it; `edited` is the changed code, the first that ran if any did."""
+    beside = f" Your change: {edited}." if edited else ""
     if verdict.never_entered:
-        return f"{edited}: edited by this change, not run by this job." if edited else "In no code that ran."
-    beside = f" This change edits {edited}." if edited else ""
+        return beside.strip() or "In no code that ran."
     if verdict.causes and _PREFLIGHT.issuperset(verdict.causes):
         return "On the host, in no line of code." if _is_outside(verdict) else f"In the check before the run.{beside}"
-    at = _at(verdict)
-    # A run that was lost, or whose folder is no record, has no such place.
-    found = f"; it shows in {code(f'{at.file}:{at.line}' if at.line else at.file, 200)}" if at else ""
-    row = ROWS.get(verdict.decided_by or "")
-    told = row is not None and bool(row.broken_means)
-    found += f": {code(at.excerpt, _MOST_SOURCE)}" if at and at.line and at.excerpt and not told else ""
-    none = "The log names no line of code" if verdict.decided_by == Criterion.NO_EXCEPTION else "No error was raised"
-    if ran and at:
-        # The code first, where a reader begins.
-        return f"{edited}: edited by this change and run by this job. {none}{found}."
-    return f"{none}{found}.{beside}"
+    raised = verdict.decided_by == Criterion.NO_EXCEPTION
+    return f"Line not known: {'the log names none' if raised else 'no error was raised'}.{beside}"
 
 
-def _edited(item: FunctionRun) -> str:
-    """A changed function with its changed lines: `a.py:12`, 14 in `f`."""
-    lines = sorted({*item.ran, *item.missed}) or [item.first_line]
-    more = "".join(f", {line}" for line in lines[1:3])
-    return f"{code(f'{item.path}:{lines[0]}', 240)}{more}" + (f" in {code(item.symbol, 120)}" if item.symbol else "")
+def _edited(item: FunctionRun, verdict: Verdict) -> str:
+    """A changed function with its changed lines, and whether they ran: `a.py:12-14` in `f`, run by this job."""
+    lines, frame = sorted({*item.ran, *item.missed}) or [item.first_line], verdict.frame
+    if frame is not None and frame_path(frame) == item.path and frame.line in lines:
+        return "the same line"
+    place = code(f"{item.path}:{lines[0]}" + (f"-{lines[-1]}" if lines[1:] else ""), 240)
+    place += f" in {code(item.symbol, 120)}" if item.symbol else ""
+    called = f"{item.path.removeprefix('src/')}:{item.symbol.rpartition('.')[2]}"
+    if any(call.endswith(called) for call in verdict.calls):
+        return f"{place}, on the way to it"
+    ran = {Entered.IN_VERL: ", run by this job", Entered.UNKNOWN: ""}
+    return place + ran.get(item.entered, ", not run by this job")
 
 
 def curves(verdict: Verdict) -> Iterator[str]:

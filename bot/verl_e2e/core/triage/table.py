@@ -318,7 +318,7 @@ RULES: tuple[TriageRule, ...] = (
         r"|Ran out of memory in memory space|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|(?:NPU|HIP) out of memory"
         r"|cudaErrorMemoryAllocation|CUDA error: out of memory",
         cause="the accelerator ran out of memory",
-        fix="Climb the OOM ladder: per-GPU load, micro-batch, response length, and only then nodes.",
+        fix="Lower the memory use: per-GPU load, then micro-batch, then response length, and only then add nodes.",
         steps=(
             "Per-GPU load: nothing else on the GPU (`nvidia-smi`), a lower rollout.gpu_memory_utilization, "
             "ALL_OFFLOAD=True, recompute_granularity=full.",
