@@ -117,7 +117,7 @@ def test_a_fail_closes_the_gate_and_no_job_starts(head: tuple[CellRecord, ...], 
     assert check(rehearsed)[:2] == ("completed", "failure")
     assert named in check(rehearsed)[2]
     what, _, where = named.partition(" at ")
-    assert f"{what}\n- **Where:** `{where}`" in world.card(number)
+    assert f"{what}\n- **Where:** Failed at `{where}`" in world.card(number)
     # What failed may be run once more, and only then do jobs start.
     rehearsed.say("alice", "/verl-e2e rehearse")
     assert world.gate(number) == "in_progress"

@@ -55,7 +55,7 @@ CAUSED_BY: Mapping[Whose, str] = {
 NOT_EVIDENCE = "not evidence against the Bridge change"
 
 RUN_MERGE_BASE = "Run the same job on the merge base: if it fails there too, the change did not cause it."
-FIX_LOST = "If the log ends in the changed code, push a fix, else tell the owner of the host."
+FIX_LOST = "If the log ends in your change, push a fix, else tell the owner of the host."
 FIX_HOST_MEMORY = (
     "Raise `needs.memory_gib` of the site profile if runs take that much, run fewer jobs on the host at a time, or "
     "find out what in this run takes the memory; then run again."
