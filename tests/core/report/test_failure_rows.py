@@ -80,20 +80,29 @@ def test_what_a_change_does_not_cause_is_no_work_for_its_author() -> None:
     data = {"result": Result.BLOCKED, "blame": "", "causes": ("preflight:data",), "key_lines": (), "frame": None}
     at = Evidence(State.MISSING, "no file", "environment.json")
     found = rows(**data | {"followups": ("Give its path. Found: no file",), "key_lines": (at,)})
-    assert found["Now"] == "You: nothing. The owner of the host: give its path."
+    assert found["Now"] == "The owner of the host: give its path."
     assert found["Where"] == "On the host, in no line of code."
     found = rows(**data | {"causes": ("preflight:import_driver",)})
     assert found["Where"] == "In the check before the run."
     assert rows(frame=replace(FRAME, function="", source=""))["Where"] == f"Failed at `{LORA}:189`."
 
 
-def test_what_the_readers_of_a_pull_request_may_do_stands_with_the_fix() -> None:
-    for result, now in (
-        (Result.FAIL, "You: push. Check the target modules."),
-        (Result.BLOCKED, "You: check the target modules. Then push."),
-    ):
-        (row,) = (row for row in failure_rows(replace(BASE, result=result), "push.") if "Now" in row)
-        assert row == f"- **Now:** {now}"
+@pytest.mark.parametrize(
+    ("fields", "now"),
+    [
+        ({"recurrence": Recurrence.REGRESSION}, "You: push. What usually helps: check the target modules."),
+        ({}, "1. You: push. 2. If it is yours: check the target modules."),
+        ({"followups": ()}, "You: push."),
+        ({"recurrence": Recurrence.NOT_REPRODUCED, "result": Result.BLOCKED}, "You: push. Check the target modules."),
+        (
+            {"result": Result.BLOCKED},
+            "1. You: check the target modules. 2. You, after that: push.",
+        ),
+    ],
+)
+def test_who_does_what_stands_in_its_order(fields: dict[str, object], now: str) -> None:
+    verdict = replace(BASE, **fields)  # type: ignore[arg-type]
+    assert [row for row in failure_rows(verdict, "push.") if "Now" in row] == [f"- **Now:** {now}"]
 
 
 def test_a_pass_has_no_rows() -> None:

@@ -68,8 +68,8 @@ FIX_SIGNAL = (
     "either, choose a workload that learns (learning rate, reward, steps, response length)."
 )
 FIX_UNEXECUTED = (
-    "Ask a maintainer to plan a job that runs the changed lines: another level, or a variant, feature or "
-    "checkpoint of the policy. If no run of verl can reach them, cover them by a Bridge test."
+    "Ask a maintainer for a job that runs the changed lines: a level by a comment, or a variant, feature or "
+    "checkpoint in the bot's policy file. If no run of verl can reach them, cover them by a Bridge test."
 )
 
 

@@ -221,9 +221,9 @@ def next_step(standing: JobStanding, verdict: Verdict | None = None) -> str:
     ask = f"ask someone with write access to comment `{PREFIX} rerun"
     match standing.state:
         case JobStatus.FAILED if verdict is not None and verdict.recurrence is Recurrence.REGRESSION:
-            return "push a fix, and the job runs again by itself."
+            return "push a fix; the job runs again by itself."
         case JobStatus.FAILED if verdict is not None:
-            return f"{ask} failed`, which shows whose it is."
+            return f"{ask} failed`, which runs this job again and then the merge base."
         case JobStatus.FAILED:
             return f"push a fix; if the change did not cause it, {ask} failed` or {override}."
         case JobStatus.BLOCKED if standing.disagrees_with is not None:
@@ -234,7 +234,7 @@ def next_step(standing: JobStanding, verdict: Verdict | None = None) -> str:
         case JobStatus.BLOCKED if standing.run is None:
             return f"fix what is missing ({verdict_sentence(standing.reason, 300)}), or ask {override}."
         case JobStatus.BLOCKED if verdict is not None and verdict.recurrence is not Recurrence.PRE_EXISTING:
-            return f"{ask} blocked`."
+            return f"{ask} blocked`, which runs this job again."
         case JobStatus.BLOCKED | JobStatus.UNEXECUTED if verdict is not None:
             return ""
         case JobStatus.BLOCKED:
@@ -278,8 +278,8 @@ def rehearsal_failure(standing: RehearsalStanding) -> TextBlock:
     rows = (
         f"- **What:** On a CPU, before any GPU was used: {sentence(failure.what if failure else standing.reason, 260)}",
         f"- **Where:** {place}{beside}",
-        "- **Whose:** This change: the same part of the rehearsal did not fail this way on the merge base.",
-        "- **Now:** You: push a fix, and the CPU rehearsal runs again by itself.",
+        "- **Whose:** This change: the merge base passed this part of the rehearsal, or failed otherwise.",
+        "- **Now:** You: push a fix; the CPU rehearsal runs again by itself.",
     )
     return TextBlock(f"**{REHEARSAL}**\n", rows, "", 3_000)
 

@@ -191,15 +191,19 @@ def _is_outside(verdict: Verdict) -> bool:
 
 
 def _now(verdict: Verdict, step: str) -> str:
-    """Who does what: what remains is the fix where the code is at fault, else the next run comes after it."""
+    """Who does what, in order: the fix is first unless another run has to say whose it is."""
     # The first clause of what fixes it: what is cut in the middle helps no one.
     fix = first_clause(next(iter(verdict.followups), ""))
+    begun = fix[:1].lower() + fix[1:] if fix[1:2].islower() else fix
+    if step and _whose(verdict)[0] is Whose.THIS_CHANGE:
+        return f"You: {step}" + (f" What usually helps: {verdict_sentence(begun, _MOST_NOW)}" if fix else "")
+    if step and fix and verdict.result is Result.FAIL:
+        return f"1. You: {step} 2. If it is yours: {verdict_sentence(begun, _MOST_NOW)}"
     if step and (verdict.result is Result.FAIL or verdict.recurrence is not None):
         return f"You: {step} {verdict_sentence(fix, _MOST_NOW)}".strip()
-    who = "You: nothing. The owner of the host: " if _is_outside(verdict) else "You: "
-    begun = fix[:1].lower() + fix[1:] if fix[1:2].islower() else fix
-    shown = verdict_sentence(who + begun, _MOST_NOW)
-    return shown + (f" Then {step}" if step else "") if fix else _capital(step)
+    who = "The owner of the host" if _is_outside(verdict) else "You"
+    shown = verdict_sentence(f"{who}: {begun}", _MOST_NOW)
+    return (f"1. {shown} 2. You, after that: {step}" if step else shown) if fix else _capital(step)
 
 
 def _place(verdict: Verdict) -> str:
