@@ -159,7 +159,7 @@ def test_the_text_card_has_the_line_among_the_evidence_and_says_what_makes_up_fo
 
 
 def test_a_whole_that_is_short_of_execution_says_what_to_do() -> None:
-    text = "Ask a maintainer for a job that runs the changed lines"
+    text = "Ask someone with write access for a job that runs the changed lines"
     assert any(row.startswith(text) for row in followups_of(Card((PARTIAL,), execution=RULES)))
     assert not any(row.startswith(text) for row in followups_of(Card((PARTIAL,), execution=ALLOWING)))
     failed = replace(PARTIAL, result=Result.FAIL)

@@ -80,7 +80,7 @@ def test_what_a_change_does_not_cause_is_no_work_for_its_author() -> None:
     data = {"result": Result.BLOCKED, "blame": "", "causes": ("preflight:data",), "key_lines": (), "frame": None}
     at = Evidence(State.MISSING, "no file", "environment.json")
     found = rows(**data | {"followups": ("Give its path. Found: no file",), "key_lines": (at,)})
-    assert found["Now"] == "The owner of the host: give its path."
+    assert found["Now"] == "1. You: tell the owner of the host: give its path."
     assert found["Where"] == "On the host, in no line of code."
     found = rows(**data | {"causes": ("preflight:import_driver",)})
     assert found["Where"] == "In the check before the run."
@@ -90,13 +90,18 @@ def test_what_a_change_does_not_cause_is_no_work_for_its_author() -> None:
 @pytest.mark.parametrize(
     ("fields", "now"),
     [
-        ({"recurrence": Recurrence.REGRESSION}, "You: push. What usually helps: check the target modules."),
-        ({}, "1. You: push. 2. If it is yours: check the target modules."),
-        ({"followups": ()}, "You: push."),
-        ({"recurrence": Recurrence.NOT_REPRODUCED, "result": Result.BLOCKED}, "You: push. Check the target modules."),
+        ({"recurrence": Recurrence.REGRESSION}, "You: push."),
         (
-            {"result": Result.BLOCKED},
-            "1. You: check the target modules. 2. You, after that: push.",
+            {"recurrence": Recurrence.REGRESSION, "frame": None},
+            "You: push. What usually helps: check the target modules.",
+        ),
+        ({}, "You: push."),
+        ({"followups": ()}, "Push."),
+        ({"recurrence": Recurrence.NOT_REPRODUCED, "result": Result.BLOCKED}, "You: push."),
+        ({"result": Result.BLOCKED}, "1. You: push. 2. If it fails again: check the target modules."),
+        (
+            {"result": Result.BLOCKED, "blame": "", "causes": ("preflight:data",)},
+            "1. You: tell the owner of the host: check the target modules. 2. After that: push.",
         ),
     ],
 )

@@ -110,7 +110,10 @@ FIX_KNOWN = (
     "Judge the change by the jobs that avoid the defect. The entry in `defects:` of the policy ends when the code that "
     "has it changes, or with its last day."
 )
-FIX_BASE = "Change nothing here, and rebase once the base branch is fixed; the failure hides what the change does."
+FIX_BASE = (
+    "Change nothing here: tell a maintainer that the base branch fails, and rebase once it is fixed; until then "
+    "nothing tests this change."
+)
 FIX_OTHERWISE = "Compare the two failures: fix what fails on the merge base, then run this change again."
 FIX_FLAKY = "Only several more runs of this head and of the merge base can decide it."
 

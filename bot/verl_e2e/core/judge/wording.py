@@ -55,7 +55,7 @@ CAUSED_BY: Mapping[Whose, str] = {
 NOT_EVIDENCE = "not evidence against the Bridge change"
 
 RUN_MERGE_BASE = "Run the same job on the merge base: if it fails there too, the change did not cause it."
-FIX_LOST = "If the log ends in your change, push a fix, else tell the owner of the host."
+FIX_LOST = "Push a fix if the end of the log shows your change, else tell the owner of the host."
 FIX_HOST_MEMORY = (
     "Raise `needs.memory_gib` of the site profile if runs take that much, run fewer jobs on the host at a time, or "
     "find out what in this run takes the memory; then run again."
@@ -68,8 +68,9 @@ FIX_SIGNAL = (
     "either, choose a workload that learns (learning rate, reward, steps, response length)."
 )
 FIX_UNEXECUTED = (
-    "Ask a maintainer for a job that runs the changed lines: a level by a comment, or a variant, feature or "
-    "checkpoint in the bot's policy file. If no run of verl can reach them, cover them by a Bridge test."
+    "Ask someone with write access for a job that runs the changed lines: another level, such as by the comment "
+    "`/verl-e2e level2`, or a variant in the policy, `.github/verl-e2e.yml`. "
+    "If no run of verl can reach them, cover them by a Bridge test."
 )
 
 

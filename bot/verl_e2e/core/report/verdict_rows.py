@@ -191,19 +191,20 @@ def _is_outside(verdict: Verdict) -> bool:
 
 
 def _now(verdict: Verdict, step: str) -> str:
-    """Who does what, in order: the fix is first unless another run has to say whose it is."""
+    """Who does what, in order; what helps in general where neither a line nor another run tells more."""
     # The first clause of what fixes it: what is cut in the middle helps no one.
     fix = first_clause(next(iter(verdict.followups), ""))
-    begun = fix[:1].lower() + fix[1:] if fix[1:2].islower() else fix
-    if step and _whose(verdict)[0] is Whose.THIS_CHANGE:
-        return f"You: {step}" + (f" What usually helps: {verdict_sentence(begun, _MOST_NOW)}" if fix else "")
-    if step and fix and verdict.result is Result.FAIL:
-        return f"1. You: {step} 2. If it is yours: {verdict_sentence(begun, _MOST_NOW)}"
-    if step and (verdict.result is Result.FAIL or verdict.recurrence is not None):
-        return f"You: {step} {verdict_sentence(fix, _MOST_NOW)}".strip()
-    who = "The owner of the host" if _is_outside(verdict) else "You"
-    shown = verdict_sentence(f"{who}: {begun}", _MOST_NOW)
-    return (f"1. {shown} 2. You, after that: {step}" if step else shown) if fix else _capital(step)
+    begun = verdict_sentence(fix[:1].lower() + fix[1:] if fix[1:2].islower() else fix, _MOST_NOW)
+    if not fix:
+        return _capital(step)
+    if _is_outside(verdict):
+        return f"1. You: tell the owner of the host: {begun}" + (f" 2. After that: {step}" if step else "")
+    if not step:
+        return f"You: {begun}"
+    if verdict.result is Result.FAIL or verdict.recurrence is not None:
+        helps = _whose(verdict)[0] is Whose.THIS_CHANGE and verdict.frame is None
+        return f"You: {step}" + (f" What usually helps: {begun}" if helps else "")
+    return f"1. You: {step} 2. If it fails again: {begun}"
 
 
 def _place(verdict: Verdict) -> str:
