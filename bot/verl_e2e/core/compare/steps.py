@@ -195,7 +195,7 @@ class Tolerance:
     def shown(self) -> str:
         """The tolerance as people read it."""
         parts = (
-            (self.relative, f"{self.relative:.3g} of the larger"),
+            (self.relative, f"{100 * self.relative:.3g}% of the larger"),
             (self.absolute, f"{self.absolute:.3g}"),
             (self.spread, f"{self.spread:.3g} of the range"),
         )

@@ -93,7 +93,7 @@ def test_a_first_step_that_decides_is_shown_with_both_values_and_what_is_allowed
     verdict = judge_case(parity_job(*steps, related=(REFERENCE,)))
     text = render_markdown(Card((verdict,)))
     assert "differs from the unsharded reference run: actor/grad" in text
-    assert "0.26 against 0.22 at step 1 \\(\\+15.38%, allowed 0.01 of the larger\\)" in text
+    assert "0.26 against 0.22 at step 1 \\(\\+15.38%, allowed 1% of the larger\\)" in text
     assert verdict.result is Result.FAIL
 
 
