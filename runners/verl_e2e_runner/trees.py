@@ -343,7 +343,7 @@ def _fill(
     tried = f"does not exist in {', '.join(map(str, sources))}" if sources else "is in no repository that is known here"
     fix = f"fetch it: git -C {sources[0] if sources else '<repository>'} fetch origin {commit}"
     if name == "megatron_lm":
-        fix = f"git submodule update --init {SUBMODULE} in the Bridge checkout, or {_NAME_MEGATRON_LM}"
+        fix = f"run git submodule update --init {SUBMODULE} in the Bridge checkout, or {_NAME_MEGATRON_LM}"
     raise UnfitRepositoryError(f"commit {commit} {tried}", fix)
 
 

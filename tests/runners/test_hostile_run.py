@@ -109,7 +109,7 @@ def test_a_job_that_requires_isolation_is_blocked_before_anything_of_it_has_run(
     verdict = judge(read_record(tmp_path / "out"), None)
     assert verdict.result is Result.BLOCKED
     assert "cannot be kept apart" in verdict.sentence
-    assert any("install bubblewrap" in followup for followup in verdict.followups)
+    assert any("Install bubblewrap" in followup for followup in verdict.followups)
 
 
 def test_a_run_without_isolation_says_so_on_its_card(world: World) -> None:

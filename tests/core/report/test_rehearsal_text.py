@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.compare.test_rehearsal import BAD, ERROR, GOOD, PATH, entering, function, record
 from verl_e2e.core.compare.rehearsal import IMPORTS, Observed, ObserveLimits, Rehearsal, RunNote, Trial, judge_rehearsal
-from verl_e2e.core.report.rehearsal_text import rehearsal_json, render_rehearsal
+from verl_e2e.core.report.rehearsal_text import first_failure, rehearsal_json, render_rehearsal
 
 
 def found() -> Rehearsal:
@@ -144,3 +144,14 @@ def test_a_new_field_with_two_values_is_said_with_both() -> None:
     text = render_rehearsal(judge_rehearsal({**imports, **before}, {**imports, **after}, ()))
     assert "new or gone: size is 1, was missing; size is 2, was missing." in text
     assert "2 cells differ in nothing else." in text
+
+
+def test_the_section_says_how_many_cells_ran_and_the_first_failure_stands_by_itself() -> None:
+    same = record("same")
+    head = {IMPORTS: record(IMPORTS), "a": BAD, "same": same.model_copy(update={"carried": True})}
+    rehearsal = judge_rehearsal({IMPORTS: record(IMPORTS), "a": GOOD, "same": same}, head, ())
+    assert "1 cell ran over the head. The change touches nothing that the other 1 enter." in render_rehearsal(rehearsal)
+    failure = first_failure(rehearsal)
+    assert failure is not None
+    assert (failure.what, failure.edited) == ("a: logits: off by inf", "")
+    assert first_failure(judge_rehearsal(head, head, ())) is None

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 from verl_e2e.core.compare.rehearsal import RANK, CellOutcome, CellVerdict, Difference, Rehearsal, Sight
 from verl_e2e.core.pulls.ledger import RehearsalFailure
-from verl_e2e.core.text.escape import code, markdown
+from verl_e2e.core.text.escape import code, count_of, markdown
 
 _MOST_CELLS, _MOST_LINES, _MOST_NAMED = 20, 20, 2000
 LIMITS = (
@@ -34,8 +34,8 @@ def render_rehearsal(found: Rehearsal) -> str:
     """The section of the card, in Markdown."""
     rows = [f"### {markdown(headline(found))}", ""]
     if found.carried:
-        ran = f"{len(found.cells) - 1 - found.carried} cells ran over the head"
-        rows += [f"{ran}. The change touches nothing that the other {found.carried} enter.", ""]
+        ran = count_of(len(found.cells) - 1 - found.carried, "cell")
+        rows += [f"{ran} ran over the head. The change touches nothing that the other {found.carried} enter.", ""]
     for section in (_failures, _changes, _before, _unentered, _unnoticed):
         rows += section(found)
     rows += [markdown(f"{LIMITS} {found.environment}. {found.run.isolation}"), ""]
