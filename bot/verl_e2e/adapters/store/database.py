@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -355,6 +355,9 @@ class Store:
         """Give all connections back."""
         self._held.close()
         if self._session is not None:
+            # The server ends a closed session, and with it the lock, in its own time.
+            with suppress(SQLAlchemyError):
+                self._session.scalar(sa.select(sa.func.pg_advisory_unlock(_WORKING)))
             self._session.close()
         self._engine.dispose()
 
