@@ -245,8 +245,8 @@ def test_an_interruption_keeps_what_is_there(
 @pytest.mark.parametrize(
     ("head", "base", "text"),
     [
-        ((RAISES,), (DispatchError("no room"),), "the merge base was not run (its run could not begin)"),
-        ((RAISES, DispatchError("no room")), (PASSES,), "failed once, not retried (its run could not begin)"),
+        ((RAISES,), (DispatchError("no slot"),), "the merge base was not run (its run could not begin)"),
+        ((RAISES, DispatchError("no slot")), (PASSES,), "failed once, not retried (its run could not begin)"),
     ],
 )
 def test_a_run_that_cannot_begin_costs_neither_the_verdict_nor_the_check(
@@ -256,7 +256,7 @@ def test_a_run_that_cannot_begin_costs_neither_the_verdict_nor_the_check(
     verdict = here.check()
     assert verdict.result is Result.FAIL
     assert verdict.sentence.endswith(text)
-    assert "0-lora-ddp: no room" in here.said
+    assert "0-lora-ddp: no slot" in here.said
     assert judge_folders(FOLDERS, here.folder) == (verdict,)
 
 

@@ -1,6 +1,7 @@
 """What a rehearsal keeps and uses again, and how records are read; a script stands in for the Python of rehearsals."""
 
 import json
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +17,18 @@ from verl_e2e.core.compare.cell_map import AskedCells
 from verl_e2e.core.compare.rehearsal import (
     IMPORTS,
     MOST_RECORD_BYTES,
+    CellOutcome,
     CellRecord,
     FaultTargets,
     ObserveLimits,
     RunNote,
     Wanted,
+    judge_rehearsal,
 )
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.wiring.rehearse import consumer_imports
-from verl_e2e_runner.rehearsal.rehearse import RehearsalPlace, is_kept, run_driver, table_rows
+from verl_e2e.git.repository import GitRepository
+from verl_e2e.wiring.rehearse import _differing_files, consumer_imports
+from verl_e2e_runner.rehearsal.rehearse import RehearsalPlace, _carried, is_kept, run_driver, table_rows
 
 # In the place of the Python: it notes each call, and writes what a driver would into the folder of the request.
 PYTHON = """#!/bin/sh
@@ -134,6 +138,55 @@ def test_records_are_kept_only_with_what_is_asked_now(place: RehearsalPlace, run
     assert is_kept(out, plain, replace(place, require_cage=True))
     (out / "complete.json").unlink()
     assert not is_kept(out, plain, place)
+
+
+def test_what_differs_between_two_commits_is_told_of_files_links_and_attributes(tmp_path: Path) -> None:
+    def commit() -> str:
+        names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        for words in (("add", "--all"), (*names, "commit", "--quiet", "-m", "x")):
+            subprocess.run(["git", *words], cwd=tmp_path, check=True)
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    (tmp_path / "src").mkdir()
+    files = {"src/same.py": "1", "src/changed.py": "1", "src/gone.py": "1", "src/link.py": "changed.py", "docs.md": "1"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    base = commit()
+    for name in ("src/changed.py", "src/new.py", "docs.md", ".gitattributes"):
+        (tmp_path / name).write_text("2")
+    for name in ("src/gone.py", "src/link.py"):
+        (tmp_path / name).unlink()
+    (tmp_path / "src/same.py").chmod(0o755)
+    # What the link leads to is what the file was, to the letter.
+    (tmp_path / "src/link.py").symlink_to("changed.py")
+    assert _differing_files(GitRepository(tmp_path), base, commit(), "src/") == {
+        "src/changed.py": (b"1", b"2"),
+        "src/gone.py": (b"1", None),
+        "src/new.py": (None, b"2"),
+        "src/link.py": (None, None),
+        ".gitattributes": (None, b"2"),
+    }
+
+
+def test_a_carried_record_is_the_bases_but_for_its_lines_and_says_so(tmp_path: Path) -> None:
+    name, quantities = "qwen3-plain", {"step1/loss@0": float("nan")}
+    of_import, of_cell = ({"lines": {"src/a.py": [[first, 3]]}} for first in (1, 2))
+    base = {IMPORTS: record(IMPORTS, entered=of_import), name: record(name, entered=of_cell)}
+    for cell, kept in base.items():
+        document = {**kept.model_dump(mode="json"), "quantities": quantities}
+        (tmp_path / f"{cell}.json").write_text(json.dumps(document))
+    moved = {"src/a.py": (b"a = 1\nb = 2\nc = 3\n", b"# new\na = 1\nb = 2\nc = 3\n")}
+    head = tmp_path / "head"
+    head.mkdir()
+    for cell, text in _carried(tmp_path, Wanted((name,), {}), moved).items():
+        (head / f"{cell}.json").write_text(text)
+    (head / "import.json").write_bytes((tmp_path / "import.json").read_bytes())
+    found = read_records(head, [name])
+    assert found[name].carried
+    assert found[name].entered.lines == {"src/a.py": ((3, 4),)}
+    assert judge_rehearsal(read_records(tmp_path, [name]), found, ()).outcome is CellOutcome.EQUAL
 
 
 def test_what_the_consumer_imports_comes_from_the_packaged_uses_each_once() -> None:

@@ -10,6 +10,7 @@ from verl_e2e.app.analysis import functions_between
 from verl_e2e.config.maps import packaged_uses
 from verl_e2e.core.compare.cell_map import CellMap, CellRow, cell_map, with_outcomes
 from verl_e2e.core.compare.rehearsal import (
+    DifferingFiles,
     FaultTargets,
     Observed,
     ObserveLimits,
@@ -29,7 +30,7 @@ from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import find_megatron_lm, policy_of
 
 BRIDGE_SOURCES = "src/"
-_BRIDGE_CODE = "src/megatron/"
+_BRIDGE_CODE, _MEGATRON_SOURCES = "src/megatron/", "megatron/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class RehearsalOrder:
     observe: ObserveLimits
 
 
-# Runs the cells over a commit, given its base with the folder of the base's records; gives the folder with the records.
-RunTree = Callable[[RehearsedCommit, Wanted, tuple[RehearsedCommit, Path] | None], Path]
+# Runs the cells over a commit, with the folder of its base's records, None for a base; gives the folder with its own.
+RunTree = Callable[[RehearsedCommit, Wanted, Path | None], Path]
 # Brings a commit of Bridge or of Megatron-LM to this host.
 Fetch = Callable[[Literal["bridge", "megatron_lm"], str], None]
 
@@ -67,11 +68,10 @@ def rehearse_change(
     megatron = _megatron_lm(order.repo, order.megatron_lm)
     policy = policy_of(bridge, order.base, order.policy)
     runs, changed = tree_runs(bridge, megatron, (base, head), policy.recipes, order.cells, order.observe)
-    folders, beside = list[Path](), None
+    folders = list[Path]()
     for name, (commit, wanted) in zip(("base", "head"), runs, strict=True):
         say(f"rehearsing the {name}, Bridge {commit.commit[:12]} with Megatron-LM {commit.megatron_lm_commit[:12]}")
-        folders.append(run_tree(commit, wanted, beside))
-        beside = commit, folders[-1]
+        folders.append(run_tree(commit, wanted, folders[0] if folders else None))
     faults, records = runs[1][1].faults, read_records(folders[1], order.cells)
     found = judge_rehearsal(
         read_records(folders[0], order.cells),
@@ -102,8 +102,11 @@ def tree_runs(
     base, head = commits
     pins = _pin(bridge, base), _pin(bridge, head)
     changed = [*functions_between(bridge, *commits, _BRIDGE_CODE)]
+    differing = dict(_differing_files(bridge, *commits, BRIDGE_SOURCES))
     if pins[0] != pins[1]:
         changed += functions_between(megatron, *pins, MEGATRON_CODE, f"{MEGATRON_LM_FOLDER}/")
+        of_bump = _differing_files(megatron, *pins, _MEGATRON_SOURCES)
+        differing |= {f"{MEGATRON_LM_FOLDER}/{path}": contents for path, contents in of_bump.items()}
     functions: dict[str, tuple[int, ...]] = {}
     for function in observable(changed):
         name = f"{function.path}:{function.symbol}"
@@ -114,7 +117,23 @@ def tree_runs(
         for commit, pin in zip(commits, pins, strict=True)
     )
     imports = consumer_imports()
-    return ((old, Wanted(cells, recipes, imports)), (new, Wanted(cells, recipes, imports, faults))), tuple(changed)
+    head_wanted = Wanted(cells, recipes, imports, faults, differing)
+    return ((old, Wanted(cells, recipes, imports)), (new, head_wanted)), tuple(changed)
+
+
+def _differing_files(trees: GitRepository, base: str, head: str, below: str) -> DifferingFiles:
+    """The files below a folder that differ between two commits, and whatever of all else decides how they look."""
+    sides = trees.tree(base), trees.tree(head)
+    blobs = {
+        path: (sides[0].get(path), sides[1].get(path))
+        for path in dict.fromkeys([*sides[0], *sides[1]])
+        if sides[0].get(path) != sides[1].get(path) and (path.startswith(below) or path.endswith(".gitattributes"))
+    }
+    contents = trees.read_objects({blob for pair in blobs.values() for blob in pair if blob is not None})
+    # What is imported through a link is recorded by the link's name.
+    links = {path for commit in (base, head) for path in trees.links(commit) if path.startswith(below)}
+    of_files = {path: (contents.get(old or ""), contents.get(new or "")) for path, (old, new) in blobs.items()}
+    return {**of_files, **dict.fromkeys(links, (None, None))}
 
 
 def ordered_runs(job: RehearsalJob, cells: tuple[str, ...], fetch: Fetch) -> RehearsedPair:

@@ -15,18 +15,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TypeVar
 
 from verl_e2e.core.compare.cell_map import AskedCells, CellRow
 from verl_e2e.core.compare.rehearsal import (
     IMPORTS,
     CellRecord,
+    DifferingFiles,
     FaultTargets,
     RehearsedCommit,
     RehearsedPair,
     RunNote,
     Wanted,
 )
-from verl_e2e.core.compare.unaffected import DifferingFiles, carried_record, unaffected_cells
+from verl_e2e.core.compare.unaffected import carried_code, unaffected_cells
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import ASKED_FILE, BASE_RECORDS, HEAD_RECORDS, RehearsalJob
 from verl_e2e.core.model.record import EndReason
@@ -38,6 +40,7 @@ from verl_e2e_runner.rehearsal.cells import CELLS
 from verl_e2e_runner.run import run_recorded
 from verl_e2e_runner.trees import SUBMODULE, UnfitRepositoryError, borrow, check_out, open_repository
 
+_Document = TypeVar("_Document", RunNote, CellRecord)
 PROGRAMS = Path(__file__).resolve().parent / "host_python"
 _MAKERS = Path(__file__).resolve().parents[1] / "models" / "host_python"
 # What the driver's process imports besides Bridge and Megatron-LM, by the name of the module.
@@ -104,12 +107,10 @@ def check_environment(place: RehearsalPlace) -> None:
         raise UserError(f"{place.python} does not have {', '.join(missing)}; run `{_MAKE}`")
 
 
-def rehearse_commit(
-    sources: RehearsedCommit, wanted: Wanted, place: RehearsalPlace, base: tuple[RehearsedCommit, Path] | None = None
-) -> Path:
+def rehearse_commit(sources: RehearsedCommit, wanted: Wanted, place: RehearsalPlace, base: Path | None = None) -> Path:
     """Run the cells and give the folder with their records.
 
-    With a `base`, of which the records are at hand, only the cells run that enter something that differs.
+    `base` is the folder with the records of its base; with it only the cells run that enter something that differs.
     UserError where the trees cannot be made, and where another rehearsal has the folder for longer than one may take.
     """
     with lock_within(place.work / "lock", 2 * place.seconds) as alone:
@@ -117,45 +118,29 @@ def rehearse_commit(
             raise UserError(f"another rehearsal uses {place.work}; wait for its end, or give another folder by --out")
         out = place.work / "records" / _digest(sources, wanted, place)
         if not is_kept(out, wanted, place):
-            roots, carried = _roots(sources, place), dict[str, CellRecord]()
-            if base and not _has_records(out, place):
-                differing = _differing_files(_roots(base[0], place), roots)
-                records = {name: record for name in (IMPORTS, *wanted.cells) if (record := _record(base[1], name))}
-                agrees_with = {name: CELLS[name].agrees_with for name in wanted.cells}
-                unaffected = unaffected_cells(records, differing, agrees_with)
-                carried = {name: carried_record(records[name], differing) for name in unaffected}
-            run_driver(roots, wanted, out, place, carried)
+            bridge = _tree(sources.bridge, sources.commit, "src", "bridge", place)
+            megatron = _tree(sources.megatron_lm, sources.megatron_lm_commit, "megatron", "megatron_lm", place)
+            carried: dict[str, str] = {}
+            if base is not None and wanted.differing is not None and not _has_records(out, place):
+                carried = _carried(base, wanted, wanted.differing)
+            run_driver({bridge / "src": "src/", megatron: f"{SUBMODULE}/"}, wanted, out, place, carried)
         return out
 
 
-def _roots(sources: RehearsedCommit, place: RehearsalPlace) -> dict[Path, str]:
-    """The folders with the sources of a commit, and what stands for each in its records."""
-    bridge = _tree(sources.bridge, sources.commit, "src", "bridge", place)
-    megatron = _tree(sources.megatron_lm, sources.megatron_lm_commit, "megatron", "megatron_lm", place)
-    return {bridge / "src": "src/", megatron: f"{SUBMODULE}/"}
-
-
-def _differing_files(base: Mapping[Path, str], head: Mapping[Path, str]) -> DifferingFiles:
-    """The files that are not the same in two trees."""
-    sides = [
-        {
-            f"{short}{file.relative_to(root)}": file
-            for root, short in roots.items()
-            for file in root.rglob("*")
-            if ".git" not in file.parts and not file.is_dir()
-        }
-        for roots in (base, head)
-    ]
-
-    def content(file: Path | None) -> bytes | None:
-        return None if file is None else os.fsencode(file.readlink()) if file.is_symlink() else file.read_bytes()
-
-    pairs = {path: tuple(content(side.get(path)) for side in sides) for path in dict.fromkeys([*sides[0], *sides[1]])}
-    return {path: (old, new) for path, (old, new) in pairs.items() if old != new}
+def _carried(base: Path, wanted: Wanted, differing: DifferingFiles) -> dict[str, str]:
+    """The records of the base's cells that the head does not affect, as the head's own, by cell."""
+    files = {name: base / f"{name}.json" for name in (IMPORTS, *wanted.cells)}
+    records = {name: record for name, file in files.items() if (record := _read(file, CellRecord))}
+    made = {}
+    for name in unaffected_cells(records, differing, {name: CELLS[name].agrees_with for name in wanted.cells}):
+        entered = carried_code(records[name].entered, differing).model_dump(mode="json")
+        # All else as it was written: a number that is none has no form in a model's own text.
+        made[name] = json.dumps({**json.loads(files[name].read_bytes()), "entered": entered, "carried": True})
+    return made
 
 
 def run_driver(
-    roots: Mapping[Path, str], wanted: Wanted, out: Path, place: RehearsalPlace, carried: Mapping[str, CellRecord] = {}
+    roots: Mapping[Path, str], wanted: Wanted, out: Path, place: RehearsalPlace, carried: Mapping[str, str] = {}
 ) -> None:
     """Run the cells over source trees that are there: their folders, and what stands for each in the records.
 
@@ -197,8 +182,8 @@ def run_driver(
         argv = (str(place.python), str(PROGRAMS / "driver.py"), str(apart.scratch / REQUEST))
         finished, note = run_apart(apart, argv, variables, may)
         collect_records(apart, [*([] if whole else names), *([OBSERVED] if faults else [])], out)
-        for name, record in carried.items():
-            (out / f"{name}.json").write_text(record.model_dump_json())
+        for name, text in carried.items():
+            (out / f"{name}.json").write_text(text)
         (out / "driver.log").write_text(f"{finished.stdout}\n{finished.stderr}\n{finished.ending}\n")
         (out / _RUN_NOTE).write_text(note.model_dump_json())
         if faults:
@@ -253,15 +238,12 @@ def _has_records(out: Path, place: RehearsalPlace) -> bool:
 
 
 def _run_note(out: Path) -> RunNote | None:
-    try:
-        return RunNote.model_validate_json((out / _RUN_NOTE).read_bytes())
-    except (OSError, ValueError):
-        return None
+    return _read(out / _RUN_NOTE, RunNote)
 
 
-def _record(out: Path, cell: str) -> CellRecord | None:
+def _read(file: Path, kind: type[_Document]) -> _Document | None:
     try:
-        return CellRecord.model_validate_json((out / f"{cell}.json").read_bytes())
+        return kind.model_validate_json(file.read_bytes())
     except (OSError, ValueError):
         return None
 
@@ -336,7 +318,7 @@ def record_rehearsal(
                 say(f"rehearsing the {name}, Bridge {commit.commit[:12]}")
                 recorder.event("phase", name=name, state="begin")
                 records = rehearse_commit(commit, wanted, place, base)
-                base = commit, records
+                base = base or records
                 notes.append(_run_note(records))
                 (recorder.folder / name).mkdir()
                 for file in (file for file in sorted(records.glob("*.json")) if file.name != COMPLETE):

@@ -3,7 +3,7 @@
 import pytest
 
 from verl_e2e.core.compare.rehearsal import IMPORTS, CellRecord
-from verl_e2e.core.compare.unaffected import carried_record, unaffected_cells
+from verl_e2e.core.compare.unaffected import carried_code, unaffected_cells
 
 FILE, LAZY, UNUSED = "src/a.py", "src/lazy.py", "src/unused.py"
 TEXT = b'''import os
@@ -140,9 +140,9 @@ def test_nothing_is_unaffected_without_the_imports_of_the_base(error: dict[str, 
     assert unaffected_cells(records, {UNUSED: (b"", b"A = 1\n")}, AGREES_WITH) == set()
 
 
-def test_a_carried_record_counts_its_lines_as_the_head_does() -> None:
+def test_what_a_carried_record_entered_is_counted_in_the_lines_of_the_head() -> None:
     new = TEXT.replace(b"import os\n", b"import os\n# A comment.\n").replace(b'        """Build it."""\n', b"")
-    found = carried_record(base()["plain"], {FILE: (TEXT, new)})
-    assert found.carried
-    assert found.entered.lines == {FILE: ((13, 13), (14, 14))}
-    assert carried_record(base()["other"], {FILE: (TEXT, new)}).entered.lines == LINES["other"]
+    found = carried_code(base()["plain"].entered, {FILE: (TEXT, new)})
+    assert found.lines == {FILE: ((13, 14),)}
+    assert found.functions == base()["plain"].entered.functions
+    assert carried_code(base()["other"].entered, {FILE: (TEXT, new)}).lines == LINES["other"]

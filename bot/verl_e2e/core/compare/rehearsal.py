@@ -66,6 +66,11 @@ class RehearsedCommit:
     megatron_lm_commit: str
 
 
+# Both contents of each file that is not the same at the base and at the head, by its path; None for one that is not
+# there, cannot be read, or is a link.
+DifferingFiles = Mapping[str, tuple[bytes | None, bytes | None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What is to run over a tree."""
@@ -78,6 +83,8 @@ class Wanted:
     imports: tuple[Mapping[str, object], ...] = ()
     # None: no faults are tried.
     faults: FaultTargets | None = None
+    # Of a head: what differs from its base.
+    differing: DifferingFiles | None = None
 
 
 # What runs over the base, and what over the head.

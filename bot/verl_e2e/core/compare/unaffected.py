@@ -10,14 +10,13 @@ import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from verl_e2e.core.compare.rehearsal import IMPORTS, OF_THE_HOST, CellRecord, EnteredCode
+from verl_e2e.core.compare.rehearsal import IMPORTS, OF_THE_HOST, CellRecord, DifferingFiles, EnteredCode
+from verl_e2e.core.model.execution import line_pairs
 from verl_e2e.core.reach.carried import carried_lines
 from verl_e2e.core.reach.program import parse
 from verl_e2e.core.reach.statements import Function
 
 _NO_CELL: frozenset[str] = frozenset()
-# Both versions of a file that differs, by its path; None where there is no such file.
-DifferingFiles = Mapping[str, tuple[bytes | None, bytes | None]]
 
 
 def unaffected_cells(
@@ -61,16 +60,15 @@ def unaffected_cells(
     return frozenset(cells.keys() - affected)
 
 
-def carried_record(record: CellRecord, differing: DifferingFiles) -> CellRecord:
-    """The record of a cell that does the same at the head, with the lines as the head counts them."""
-    lines = dict(record.entered.lines)
+def carried_code(entered: EnteredCode, differing: DifferingFiles) -> EnteredCode:
+    """What an unaffected cell enters of the head: the same as of the base, in lines as the head counts them."""
+    lines = dict(entered.lines)
     for path, (old, new) in differing.items():
         if path in lines:
             at_head = {was: line for line, was in carried_lines(old, old, new).head.items()}
-            entered = (line for first, last in lines[path] for line in range(first, last + 1))
-            lines[path] = tuple((line, line) for line in sorted(at_head[line] for line in entered if line in at_head))
-    entered_code = EnteredCode(lines=lines, functions=record.entered.functions)
-    return record.model_copy(update={"entered": entered_code, "carried": True})
+            numbers = (line for first, last in lines[path] for line in range(first, last + 1))
+            lines[path] = line_pairs(at_head[line] for line in numbers if line in at_head)
+    return EnteredCode(lines=lines, functions=entered.functions)
 
 
 def _entering(entered: EnteredCode, path: str, symbols: Iterable[str]) -> bool:

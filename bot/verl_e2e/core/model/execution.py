@@ -326,13 +326,16 @@ def _unfolded(value: object) -> object:
     return tuple(number for numbers in ranges for number in numbers)
 
 
+def line_pairs(lines: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """The lines as pairs of a first and a last one, in order."""
+    runs = groupby(enumerate(sorted(set(lines))), key=lambda pair: pair[1] - pair[0])
+    numbers = ([number for _, number in run] for _, run in runs)
+    return tuple((run[0], run[-1]) for run in numbers)
+
+
 def line_ranges(lines: tuple[int, ...]) -> tuple[str, ...]:
     """The lines as `12-14` and `20`, in order."""
-    rows = []
-    for _, run in groupby(enumerate(sorted(set(lines))), key=lambda pair: pair[1] - pair[0]):
-        numbers = [number for _, number in run]
-        rows.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}")
-    return tuple(rows)
+    return tuple(str(first) if first == last else f"{first}-{last}" for first, last in line_pairs(lines))
 
 
 # Written as one text, because a document with a row for each number would be many times as long.

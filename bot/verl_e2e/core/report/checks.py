@@ -223,7 +223,7 @@ def next_step(standing: JobStanding, verdict: Verdict | None = None) -> str:
         case JobStatus.FAILED if verdict is not None and verdict.recurrence is Recurrence.REGRESSION:
             return "push a fix; the job runs again by itself."
         case JobStatus.FAILED if verdict is not None:
-            return f"{ask} failed`, which runs this job again and then the merge base."
+            return f"{ask} failed`, which runs this job again, and the merge base if it fails."
         case JobStatus.FAILED:
             return f"push a fix; if the change did not cause it, {ask} failed` or {override}."
         case JobStatus.BLOCKED if standing.disagrees_with is not None:
