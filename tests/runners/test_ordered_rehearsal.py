@@ -143,7 +143,7 @@ def test_two_commits_are_run_and_their_records_are_judged_elsewhere(bridge: tupl
         for name, side in (("equal", "base"), ("equal", "head"), ("comment", "head"))
     ]
     assert carried == [False, False, True]
-    assert "0 cells ran over the head. The change touches nothing that the other 1 enter." in found.rehearsed.section
+    assert "0 cells ran over the head. What counts for the other 1 is that of a base" in found.rehearsed.section
     job = ordered(own, base, broken)
     assert rehearse(job, tmp_path / "broken", work) == 0
     found = judged(job, tmp_path / "broken")

@@ -177,7 +177,7 @@ def test_a_carried_record_is_the_bases_but_for_its_lines_and_says_so(tmp_path: P
     for cell, kept in base.items():
         document = {**kept.model_dump(mode="json"), "quantities": quantities}
         (tmp_path / f"{cell}.json").write_text(json.dumps(document))
-    moved = {"src/a.py": (b"a = 1\nb = 2\nc = 3\n", b"# new\na = 1\nb = 2\nc = 3\n")}
+    moved = {"src/a.py": (b"def f():\n    a()\n    b()\n", b"# new\ndef f():\n    a()\n    b()\n")}
     head = tmp_path / "head"
     head.mkdir()
     for cell, text in _carried(tmp_path, Wanted((name,), {}), moved).items():

@@ -242,7 +242,7 @@ def _narrowed(planned: Plan, request: CheckRequest) -> tuple[Plan, Mapping[str, 
     A known defect stays one on another model. UserError for a pattern that no job of the plan has.
     """
     notes: tuple[str, ...] = ()
-    if request.checkpoint or request.steps:
+    if planned.jobs and (request.checkpoint or request.steps):
         model = request.checkpoint.model_id if request.checkpoint else "the plan's models"
         steps = count_of(request.steps, "training step") if request.steps else "the plan's steps"
         notes = (f"The runs were asked for with {model} and {steps}: the verdicts speak for these, not for the plan.",)

@@ -20,6 +20,7 @@ from typing import TypeVar
 from verl_e2e.core.compare.cell_map import AskedCells, CellRow
 from verl_e2e.core.compare.rehearsal import (
     IMPORTS,
+    MOST_RECORD_BYTES,
     CellRecord,
     DifferingFiles,
     FaultTargets,
@@ -135,7 +136,9 @@ def _carried(base: Path, wanted: Wanted, differing: DifferingFiles) -> dict[str,
     for name in unaffected_cells(records, differing, {name: CELLS[name].agrees_with for name in wanted.cells}):
         entered = carried_code(records[name].entered, differing).model_dump(mode="json")
         # All else as it was written: a number that is none has no form in a model's own text.
-        made[name] = json.dumps({**json.loads(files[name].read_bytes()), "entered": entered, "carried": True})
+        text = json.dumps({**json.loads(files[name].read_bytes()), "entered": entered, "carried": True})
+        if len(text) <= MOST_RECORD_BYTES:
+            made[name] = text
     return made
 
 

@@ -22,6 +22,7 @@ class Model:
         return rank + LIMIT
 
     def never(self):
+        # fmt: off
         return 0
 
 
@@ -92,6 +93,9 @@ def unaffected(*edits: tuple[bytes, bytes]) -> set[str]:
         # What no cell entered by its name may still have run in a process or thread of its own.
         (b"return 0", b"return 9", {*ALWAYS}),
         (b"return 0", b"return jit(9)", set()),
+        (b"# fmt: off", b"# jit", set()),
+        # What is a generator is seen only once it has begun.
+        (b"return 0", b"yield 0", set()),
         # What runs at import may change everything.
         (b"return 3", b"return 4", set()),
         (b"LIMIT = 1", b"LIMIT = 2", set()),
@@ -146,3 +150,45 @@ def test_what_a_carried_record_entered_is_counted_in_the_lines_of_the_head() -> 
     assert found.lines == {FILE: ((13, 14),)}
     assert found.functions == base()["plain"].entered.functions
     assert carried_code(base()["other"].entered, {FILE: (TEXT, new)}).lines == LINES["other"]
+
+
+def test_lines_are_carried_function_by_function_and_not_by_what_looks_alike() -> None:
+    same = "".join(f"    {name} = run({name})\n" for name in "abcdef")
+    old = f"def f(x):\n    if x:\n        return\n{same}def g(x):\n    return x\n"
+    commented = same.replace("\n", "\n    # A word.\n")
+    new = f"def f(x):\n    if x:\n        return\n{commented}def g(x):\n{same}    return x\n"
+    entered = CellRecord.model_validate({"cell": "c", "error": None, "entered": {"lines": {FILE: [[1, 9]]}}}).entered
+    found = carried_code(entered, {FILE: (old.encode(), new.encode())})
+    assert found.lines[FILE][-1][1] < new[: new.index("def g")].count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        ({"type": "RuntimeError", "text": "x", "at": ""}, {}),
+        ({"type": "Hang", "text": "x", "at": ""}, {"src/b.py": [[1, 1]]}),
+    ],
+)
+def test_a_cell_that_ended_without_telling_what_it_entered_runs_again(error: object, lines: object) -> None:
+    records = base()
+    records["other"] = CellRecord.model_validate({"cell": "other", "error": error, "entered": {"lines": lines}})
+    assert unaffected_cells(records, {UNUSED: (b"", b"A = 1\n")}, {}) == {"plain", "lora", "lora-tp2", "raises"}
+
+
+def test_what_saves_and_loads_may_run_in_processes_of_its_own() -> None:
+    path = "src/checkpoint/writer.py"
+    records = base()
+    for name, functions in ((IMPORTS, []), ("plain", [f"{path}:write"]), ("other", [])):
+        known = records[name].model_dump(mode="json")
+        known["entered"]["lines"][path] = [[1, 1]]
+        known["entered"]["functions"] = [*known["entered"]["functions"], *functions]
+        records[name] = CellRecord.model_validate(known)
+    differing = {path: (b"def write():\n    return 1\n", b"def write():\n    return 2\n")}
+    assert unaffected_cells(records, differing, {}) == {"lora", "lora-tp2", "raises"}
+
+
+def test_nothing_is_unaffected_by_a_file_that_was_no_python_or_by_imports_that_tell_nothing() -> None:
+    assert unaffected_cells(base(), {UNUSED: (b"x = (\n", b"x = 1\n")}, {}) == set()
+    records = base()
+    records[IMPORTS] = CellRecord.model_validate({"cell": IMPORTS, "error": None})
+    assert unaffected_cells(records, {UNUSED: (b"", b"A = 1\n")}, {}) == set()

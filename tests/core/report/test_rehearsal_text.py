@@ -150,7 +150,7 @@ def test_the_section_says_how_many_cells_ran_and_the_first_failure_stands_by_its
     same = record("same")
     head = {IMPORTS: record(IMPORTS), "a": BAD, "same": same.model_copy(update={"carried": True})}
     rehearsal = judge_rehearsal({IMPORTS: record(IMPORTS), "a": GOOD, "same": same}, head, ())
-    assert "1 cell ran over the head. The change touches nothing that the other 1 enter." in render_rehearsal(rehearsal)
+    assert "1 cell ran over the head. What counts for the other 1 is that of a base" in render_rehearsal(rehearsal)
     failure = first_failure(rehearsal)
     assert failure is not None
     assert (failure.what, failure.edited) == ("a: logits: off by inf", "")

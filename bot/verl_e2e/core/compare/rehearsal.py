@@ -420,6 +420,12 @@ class Rehearsal:
             and all(item.symbol for item in self.unentered)
         )
 
+    @property
+    def ran(self) -> int:
+        """How many cells ran over the head."""
+        begun = (cell for cell in self.cells if cell.cell != IMPORTS and not cell.no_model)
+        return sum(cell.head_error is None or cell.head_error.type not in _NEVER_RAN for cell in begun) - self.carried
+
     def of(self, outcome: CellOutcome) -> tuple[CellVerdict, ...]:
         """The cells with an outcome."""
         return tuple(cell for cell in self.cells if cell.outcome is outcome)
@@ -427,6 +433,7 @@ class Rehearsal:
 
 # Errors of a cell that no exception of the code stands behind.
 OF_THE_HOST = frozenset({"Missing", "Hang", "Died", EXHAUSTED})
+_NEVER_RAN = frozenset({"Missing", EXHAUSTED})
 _NO_RECORD = CellError(type="Missing", text="there is no record of it", at="")
 _NOT_BEGUN = CellError(type=EXHAUSTED, text="the process ended before it imported anything of the head", at="")
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.judge.execution import EXECUTED_TITLE, execution_line
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
-from verl_e2e.core.judge.wording import purpose_rows
+from verl_e2e.core.judge.wording import MERGE_BASE_NOT_RUN, purpose_rows
 from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.outcome import Recurrence
+from verl_e2e.core.model.outcome import Recurrence, Whose, whose_of
 from verl_e2e.core.pulls.commands import PREFIX
 from verl_e2e.core.pulls.decide import Actions
 from verl_e2e.core.pulls.forge import (
@@ -221,9 +221,11 @@ def next_step(standing: JobStanding, verdict: Verdict | None = None) -> str:
     ask = f"ask someone with write access to comment `{PREFIX} rerun"
     match standing.state:
         case JobStatus.FAILED if verdict is not None and verdict.recurrence is Recurrence.REGRESSION:
-            return "push a fix; the job runs again by itself."
+            return "push a fix; the job starts again as it did for this head."
         case JobStatus.FAILED if verdict is not None:
-            return f"{ask} failed`, which runs this job again, and the merge base if it fails."
+            # A reason in brackets says why the merge base cannot run.
+            known = standing.run is not None and standing.run.merge_base and verdict.blame.endswith(MERGE_BASE_NOT_RUN)
+            return f"{ask} failed`, which runs this job again{', and the merge base if it fails' if known else ''}."
         case JobStatus.FAILED:
             return f"push a fix; if the change did not cause it, {ask} failed` or {override}."
         case JobStatus.BLOCKED if standing.disagrees_with is not None:
@@ -233,7 +235,7 @@ def next_step(standing: JobStanding, verdict: Verdict | None = None) -> str:
             return f"its cause is worked on at {link}; push a fix, {ask}` or {override}."
         case JobStatus.BLOCKED if standing.run is None:
             return f"fix what is missing ({verdict_sentence(standing.reason, 300)}), or ask {override}."
-        case JobStatus.BLOCKED if verdict is not None and verdict.recurrence is not Recurrence.PRE_EXISTING:
+        case JobStatus.BLOCKED if verdict is not None and not _is_known(verdict):
             return f"{ask} blocked`, which runs this job again."
         case JobStatus.BLOCKED | JobStatus.UNEXECUTED if verdict is not None:
             return ""
@@ -245,6 +247,11 @@ def next_step(standing: JobStanding, verdict: Verdict | None = None) -> str:
             return f"starts by itself when {markdown(', '.join(standing.wanted.requires), 200)} has passed."
         case _:
             return "wait, there is nothing to do."
+
+
+def _is_known(verdict: Verdict) -> bool:
+    """Whether it fails so without the change, and would again."""
+    return bool(verdict.blame) and whose_of(verdict.recurrence, verdict.causes) is Whose.NOT_THIS_CHANGE
 
 
 REHEARSAL_TITLE = "Rehearsal on a CPU"
@@ -279,7 +286,7 @@ def rehearsal_failure(standing: RehearsalStanding) -> TextBlock:
         f"- **What:** On a CPU, before any GPU was used: {sentence(failure.what if failure else standing.reason, 260)}",
         f"- **Where:** {place}{beside}",
         "- **Whose:** This change: the merge base passed this part of the rehearsal, or failed otherwise.",
-        "- **Now:** You: push a fix; the CPU rehearsal runs again by itself.",
+        "- **Now:** You: push a fix; the CPU rehearsal starts again as it did for this head.",
     )
     return TextBlock(f"**{REHEARSAL}**\n", rows, "", 3_000)
 

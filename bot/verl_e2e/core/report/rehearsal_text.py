@@ -34,8 +34,8 @@ def render_rehearsal(found: Rehearsal) -> str:
     """The section of the card, in Markdown."""
     rows = [f"### {markdown(headline(found))}", ""]
     if found.carried:
-        ran = count_of(len(found.cells) - 1 - found.carried, "cell")
-        rows += [f"{ran} ran over the head. The change touches nothing that the other {found.carried} enter.", ""]
+        ran, of_base = count_of(found.ran, "cell"), f"the other {found.carried} is that of a base"
+        rows += [f"{ran} ran over the head. What counts for {of_base} in which nothing that runs there differs.", ""]
     for section in (_failures, _changes, _before, _unentered, _unnoticed):
         rows += section(found)
     rows += [markdown(f"{LIMITS} {found.environment}. {found.run.isolation}"), ""]

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from verl_e2e.core.judge.criteria.table import ROWS, Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.judge.wording import CAUSED_BY, MERGE_BASE_NOT_RUN
-from verl_e2e.core.model.execution import ChangeExecution, Entered, FunctionRun, Side
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.execution import ChangeExecution, Entered, FunctionRun, Side, line_ranges
 from verl_e2e.core.model.facts import Frame
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE
 from verl_e2e.core.model.outcome import Recurrence, Result, Stage, Whose, of_end, of_log, of_preflight, whose_of
 from verl_e2e.core.model.record import Check, EndReason
 from verl_e2e.core.text.addresses import as_code, with_links
 from verl_e2e.core.text.escape import TextBlock, code, count_of, first_clause, markdown, one_line, sentence
-from verl_e2e.core.triage.rules import Fault
-from verl_e2e.core.triage.table import RULES
 
 _MAX_LINK = 500
 _MAX_COMMAND = 12_000
@@ -76,19 +75,26 @@ def key_lines(verdict: Verdict) -> tuple[str, ...]:
     return tuple(rows)
 
 
-_MOST_SOURCE, _MOST_WHAT, _MOST_SAID, _MOST_NOW = 120, 240, 260, 300
+_MOST_SOURCE, _MOST_WHAT, _MOST_SAID, _MOST_NOW, _MOST_RANGES = 120, 240, 260, 300, 3
 # What a tree under test is called in a path.
 _BRIDGE = "src/megatron/bridge/"
-# What lies outside of the code, whatever the trees under test hold: by preflight, and by the log.
+# What no code under test can cause: by preflight, and by rules of the log.
 _OUTSIDE = frozenset(
     of_preflight(check)
     for check in (
         *(Check.GPUS, Check.GPU_VARIABLES, Check.DATA, Check.DISK, Check.IMAGE, Check.OTHER_RUNS, Check.NEIGHBOURS),
         *(Check.HOST_MEMORY, Check.ISOLATION, Check.KERNEL_CACHES, Check.RAY_CPUS, Check.READABLE),
     )
-) | {of_log(rule.id) for rule in RULES if rule.fault is Fault.OUTSIDE and not rule.undecided}
+) | frozenset(
+    of_log(rule)
+    for rule in (
+        *("device-broke", "gpu-occupied", "gpu-sharing", "hub-unreachable", "interrupted", "ray-resources"),
+        *("ray-start", "rocr-and-cuda", "tracking", "tracking-late"),
+    )
+)
 _AT_PLACE = re.compile(r" \(at [^()]+:[0-9]+\)\Z")
 _PREFLIGHT = frozenset(map(of_preflight, Check))
+_NOT_BEGUN = _PREFLIGHT | {of_end(EndReason.NOT_STARTED)}
 _TREES = re.compile(r"^\$WORK/(bridge|verl)/")
 _WHILE = {
     Stage.ENVIRONMENT: "Before the run began",
@@ -142,9 +148,10 @@ def failure_title(job_id: str, verdict: Verdict) -> str:
     if (whose := _whose(verdict)[0]) is Whose.NOT_THIS_CHANGE:
         return f"{job_id}: host problem" if _is_outside(verdict) else f"{job_id} fails without this change too"
     if verdict.recurrence is Recurrence.NOT_REPRODUCED:
-        return f"{job_id} is not decided: it failed once and passed once"
+        return f"{job_id} is not decided: one attempt passed, and one did not"
     stopped = "hung" if of_end(EndReason.STALLED) in verdict.causes else "has no result"
-    return f"{job_id} {'failed' if verdict.result is Result.FAIL else stopped}, {CAUSED_BY[whose]}"
+    failed = Result.FAIL in (verdict.result, verdict.own_result)
+    return f"{job_id} {'failed' if failed else stopped}, {CAUSED_BY[whose]}"
 
 
 def frame_path(frame: Frame) -> str:
@@ -156,20 +163,27 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def _means(verdict: Verdict) -> str:
+    """What the criterion that decided means where it is broken; empty where it is not, or none decided."""
+    row = ROWS.get(verdict.decided_by or "")
+    broken = (item for item in verdict.evidence if item.state is State.BROKEN)
+    return row.broken_means if row is not None and any(item.criterion == row.criterion for item in broken) else ""
+
+
 def _what(verdict: Verdict) -> str:
     """What it means, and what was found; when it was where no criterion decided."""
-    row = ROWS.get(verdict.decided_by or "")
-    means = row.broken_means if row is not None else ""
     if verdict.never_entered:
-        return f"{means}."
-    if means:
+        return f"{ROWS[Criterion.CHANGE_EXECUTED].broken_means}."
+    if means := _means(verdict):
         # Of tensors the first by its name; of comparisons the first that differs.
         decided = (item for item in (*verdict.evidence, *verdict.key_lines) if item.criterion == verdict.decided_by)
         tensors = next((item.excerpt for item in decided if item.file == FINGERPRINTS_FILE), "")
         found = tensors.splitlines()[0] if tensors else first_clause(verdict.cause)
         return f"{means}: {found}"
-    lead = f"{_WHILE[verdict.stage]}: " if verdict.decided_by is None and verdict.stage in _WHILE else ""
-    return _capital(f"{lead}{_AT_PLACE.sub('', verdict.cause or verdict.sentence)}")
+    lead = _WHILE.get(verdict.stage, "") if verdict.stage is not None and verdict.decided_by is None else ""
+    if verdict.stage in (Stage.ENVIRONMENT, Stage.IMPORT) and not _NOT_BEGUN.issuperset(verdict.causes):
+        lead = ""
+    return _capital(f"{lead}{': ' if lead else ''}{_AT_PLACE.sub('', verdict.cause or verdict.sentence)}")
 
 
 def _whose(verdict: Verdict) -> tuple[Whose, str]:
@@ -187,7 +201,8 @@ def _whose(verdict: Verdict) -> tuple[Whose, str]:
 
 def _is_outside(verdict: Verdict) -> bool:
     """Whether all that ended the run lies outside of the code."""
-    return not verdict.blame and bool(verdict.causes) and _OUTSIDE.issuperset(verdict.causes)
+    known = not verdict.blame and verdict.frame is None and bool(verdict.causes)
+    return known and _OUTSIDE.issuperset(verdict.causes)
 
 
 def _now(verdict: Verdict, step: str) -> str:
@@ -212,26 +227,37 @@ def _place(verdict: Verdict) -> str:
     frame = verdict.frame
     execution = verdict.execution or ChangeExecution()
     changed = execution.of_side(Side.HEAD)
+    if verdict.never_entered:
+        changed = tuple(item for item in changed if item.entered is not Entered.IN_VERL)
     ran = next((item for item in changed if item.entered is Entered.IN_VERL), None)
     edited = _edited(ran or changed[0], verdict) if changed else ""
-    edited += f", and {count_of(len(changed) - 1, 'more function')}" if len(changed) > 1 else ""
+    edited += f"; {count_of(len(changed) - 1, 'more function')} changed" if len(changed) > 1 else ""
     if frame is None:
         return _without_frame(verdict, edited)
-    path = frame_path(frame)
+    path, line = frame_path(frame), frame.line
     source = f": {code(frame.source, _MOST_SOURCE)}" if frame.source else ""
-    in_file = (item for item in changed if item.path == path)
-    nearest = min(in_file, key=lambda item: abs(item.first_line - frame.line), default=None)
+
+    def distance(item: FunctionRun) -> tuple[int, bool]:
+        return min(abs(number - line) for number in _lines(item)), item.entered is not Entered.IN_VERL
+
+    nearest = min((item for item in changed if item.path == path), key=distance, default=None)
     gone = next((item for item in execution.of_side(Side.MERGE_BASE) if item.path == path), None)
     beside = f". Your change: {edited}" if edited else ""
     if nearest is not None:
         beside = f". Your change: {_edited(nearest, verdict)}"
     elif gone is not None:
         beside = f". Your change removes code of {code(gone.symbol or path, 120)} there"
-    if not path.startswith(_BRIDGE):
+    if _BRIDGE.removeprefix("src/") not in path:
         ours = [call for call in verdict.calls if _BRIDGE.removeprefix("src/") in call]
         beside += f". The last of Bridge before it: {code(ours[-1], 200)}" if ours else ""
     function = f" in {code(frame.function, 80)}" if frame.function else ""
-    return f"Failed at {code(f'{path}:{frame.line}', 240)}{function}{source}{beside}."
+    return f"Failed at {code(f'{path}:{line}', 240)}{function}{source}{beside}."
+
+
+def _lines(item: FunctionRun) -> tuple[int, ...]:
+    """The changed lines of a function that ran, else those that did not; without any its first one."""
+    ran = item.ran if item.entered is Entered.IN_VERL else ()
+    return ran or item.missed or item.ran or (item.first_line,)
 
 
 def _without_frame(verdict: Verdict, edited: str) -> str:
@@ -241,21 +267,29 @@ def _without_frame(verdict: Verdict, edited: str) -> str:
         return beside.strip() or "In no code that ran."
     if verdict.causes and _PREFLIGHT.issuperset(verdict.causes):
         return "On the host, in no line of code." if _is_outside(verdict) else f"In the check before the run.{beside}"
-    raised = verdict.decided_by == Criterion.NO_EXCEPTION
-    return f"Line not known: {'the log names none' if raised else 'no error was raised'}.{beside}"
+    why = ""
+    if verdict.decided_by == Criterion.NO_EXCEPTION:
+        why = ": the log names none"
+    elif verdict.decided_by == Criterion.BRIDGE_TESTS:
+        why = ": a test of Bridge failed"
+    elif _means(verdict):
+        why = ": no error was raised"
+    return f"Line not known{why}.{beside}"
 
 
 def _edited(item: FunctionRun, verdict: Verdict) -> str:
     """A changed function with its changed lines, and whether they ran: `a.py:12-14` in `f`, run by this job."""
-    lines, frame = sorted({*item.ran, *item.missed}) or [item.first_line], verdict.frame
-    if frame is not None and frame_path(frame) == item.path and frame.line in lines:
+    lines, frame, in_verl = _lines(item), verdict.frame, item.entered is Entered.IN_VERL
+    may_be = in_verl or item.entered is Entered.UNKNOWN
+    if frame is not None and may_be and frame_path(frame) == item.path and frame.line in {*item.ran, *item.missed}:
         return "the same line"
-    place = code(f"{item.path}:{lines[0]}" + (f"-{lines[-1]}" if lines[1:] else ""), 240)
-    place += f" in {code(item.symbol, 120)}" if item.symbol else ""
+    shown = line_ranges(lines)
+    numbers = ",".join(shown[:_MOST_RANGES]) + (",..." if shown[_MOST_RANGES:] else "")
+    place = code(f"{item.path}:{numbers}", 240) + (f" in {code(item.symbol, 120)}" if item.symbol else "")
     called = f"{item.path.removeprefix('src/')}:{item.symbol.rpartition('.')[2]}"
-    if any(call.endswith(called) for call in verdict.calls):
+    if in_verl and any(call.endswith(called) for call in verdict.calls):
         return f"{place}, on the way to it"
-    ran = {Entered.IN_VERL: ", run by this job", Entered.UNKNOWN: ""}
+    ran = {Entered.IN_VERL: ", run by this job", Entered.UNKNOWN: "", Entered.BY_TESTS: ", run by Bridge tests alone"}
     return place + ran.get(item.entered, ", not run by this job")
 
 
