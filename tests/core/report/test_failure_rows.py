@@ -100,7 +100,7 @@ def test_what_a_change_does_not_cause_is_no_work_for_its_author() -> None:
         ({"recurrence": Recurrence.NOT_REPRODUCED, "result": Result.BLOCKED}, "You: push."),
         ({"result": Result.BLOCKED}, "1. You: push. 2. If it fails again: check the target modules."),
         (
-            {"result": Result.BLOCKED, "blame": "", "causes": ("preflight:data",)},
+            {"result": Result.BLOCKED, "blame": "", "causes": ("preflight:data",), "frame": None},
             "1. You: tell the owner of the host: check the target modules. 2. After that: push.",
         ),
     ],
@@ -128,7 +128,7 @@ SOURCE = '`raise ValueError("no size")`.'
         ),
         ((function("LoRA.other", 20, ran=(21,)),), f" Your change: `{LORA}:21` in `LoRA.other`, run by this job."),
         (ELSEWHERE, " Your change: `src/megatron/bridge/peft/utils.py:3` in `f`, run by this job."),
-        ((*ELSEWHERE, *ELSEWHERE), ":3` in `f`, run by this job, and 1 more function."),
+        ((*ELSEWHERE, *ELSEWHERE), ":3` in `f`, run by this job; 1 more function changed."),
         ((*ELSEWHERE, GONE), " Your change removes code of `LoRA.gone` there."),
         ((GONE,), " Your change removes code of `LoRA.gone` there."),
         ((), SOURCE),
@@ -166,8 +166,47 @@ def test_without_a_frame_it_is_where_the_evidence_was_read_and_what_of_the_chang
         "`LoRA.transform`, not run by this job."
     )
     nowhere = {"frame": None, "evidence": (), "key_lines": (), "decided_by": None}
+    # Where nothing decided, an error may have been raised and not been the reason.
     for causes in ((), ("end:time_limit",), ("preflight:data", "end:stalled")):
-        assert rows(**nowhere, causes=causes)["Where"] == "Line not known: no error was raised."
+        assert rows(**nowhere, causes=causes)["Where"] == "Line not known."
+    tested = Evidence(State.BROKEN, "one failed", "junit.xml", criterion="bridge_tests")
+    found = rows(**lost | {"evidence": (tested,), "decided_by": "bridge_tests"}, execution=by_tests())
+    assert found["Where"].startswith("Line not known: a test of Bridge failed. Your change: ")
+    assert found["Where"].endswith("run by Bridge tests alone.")
+    missing = replace(at, state=State.MISSING)
+    assert "different" not in rows(**lost | {"evidence": (missing,)})["What"]
+
+
+def by_tests() -> ChangeExecution:
+    return ChangeExecution((replace(function("LoRA.transform", 160), entered=Entered.BY_TESTS, missed=(171,)),))
+
+
+@pytest.mark.parametrize(
+    ("changed", "calls", "end"),
+    [
+        # What is on the way by its name alone and never ran is not on the way.
+        (replace(function("LoRA.transform", 170), entered=Entered.AROUND, missed=(171,)), True, "not run by this job."),
+        # Ranges are of what ran, and are not joined over what the change leaves alone.
+        (
+            function("LoRA.merge", 100, ran=(161, 162, 250)),
+            False,
+            f"`{LORA}:161-162,250` in `LoRA.merge`, run by this job.",
+        ),
+        (function("LoRA.transform", 100, ran=(189,)), True, "Your change: the same line."),
+        (replace(function("LoRA.transform", 189), entered=Entered.NEVER, missed=(189,)), True, "not run by this job."),
+    ],
+)
+def test_what_a_change_has_to_do_with_a_failure_is_what_the_record_shows(
+    changed: FunctionRun, end: str, *, calls: bool
+) -> None:
+    given = {"calls": ("megatron/bridge/peft/lora.py:transform",) if calls else ()}
+    assert rows(**given, execution=ChangeExecution((changed,)))["Where"].endswith(end)
+
+
+def test_the_nearest_change_is_that_of_a_line_and_not_of_a_first_line() -> None:
+    other = replace(function("LoRA.other", 195), entered=Entered.NEVER, missed=(196,))
+    both = ChangeExecution((other, function("LoRA.transform", 100, ran=(189,))))
+    assert rows(execution=both)["Where"].endswith("Your change: the same line.")
 
 
 def test_a_fault_of_tensors_is_told_in_plain_words_and_by_the_first_of_them() -> None:
@@ -191,12 +230,14 @@ def test_an_error_in_verl_names_the_last_call_of_bridge() -> None:
 
 @pytest.mark.parametrize("cause", sorted(_OUTSIDE))
 def test_what_lies_outside_of_the_code_is_not_the_changes(cause: str) -> None:
-    blocked = {"result": Result.BLOCKED, "blame": "", "causes": (cause,)}
+    blocked = {"result": Result.BLOCKED, "blame": "", "causes": (cause,), "frame": None}
     whose = rows(**blocked)["Whose"]
     assert whose.startswith("Not this change: the fault is in the host,")
     assert whose.endswith("before any changed code ran.") == (cause in _PREFLIGHT)
     assert "host" not in rows(**blocked | {"causes": (cause, "preflight:repositories")})["Whose"]
     assert "host" not in rows(**blocked | PASSES_THERE)["Whose"]
+    # An error that the code under test raised is not the host's alone.
+    assert "host" not in rows(**blocked | {"frame": FRAME})["Whose"]
 
 
 def test_rows_stay_short_whatever_a_log_says() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.judge.execution import EXECUTED_TITLE, execution_line
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
-from verl_e2e.core.judge.wording import MERGE_BASE_NOT_RUN, purpose_rows
+from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Recurrence, Whose, whose_of
@@ -223,9 +223,7 @@ def next_step(standing: JobStanding, verdict: Verdict | None = None) -> str:
         case JobStatus.FAILED if verdict is not None and verdict.recurrence is Recurrence.REGRESSION:
             return "push a fix; the job starts again as it did for this head."
         case JobStatus.FAILED if verdict is not None:
-            # A reason in brackets says why the merge base cannot run.
-            known = standing.run is not None and standing.run.merge_base and verdict.blame.endswith(MERGE_BASE_NOT_RUN)
-            return f"{ask} failed`, which runs this job again{', and the merge base if it fails' if known else ''}."
+            return f"{ask} failed`, which runs this job again."
         case JobStatus.FAILED:
             return f"push a fix; if the change did not cause it, {ask} failed` or {override}."
         case JobStatus.BLOCKED if standing.disagrees_with is not None:

@@ -148,7 +148,7 @@ def failure_title(job_id: str, verdict: Verdict) -> str:
     if (whose := _whose(verdict)[0]) is Whose.NOT_THIS_CHANGE:
         return f"{job_id}: host problem" if _is_outside(verdict) else f"{job_id} fails without this change too"
     if verdict.recurrence is Recurrence.NOT_REPRODUCED:
-        return f"{job_id} is not decided: one attempt passed, and one did not"
+        return f"{job_id} is not decided: it did not pass at first, and then passed once"
     stopped = "hung" if of_end(EndReason.STALLED) in verdict.causes else "has no result"
     failed = Result.FAIL in (verdict.result, verdict.own_result)
     return f"{job_id} {'failed' if failed else stopped}, {CAUSED_BY[whose]}"
@@ -166,7 +166,7 @@ def _capital(text: str) -> str:
 def _means(verdict: Verdict) -> str:
     """What the criterion that decided means where it is broken; empty where it is not, or none decided."""
     row = ROWS.get(verdict.decided_by or "")
-    broken = (item for item in verdict.evidence if item.state is State.BROKEN)
+    broken = (item for item in (*verdict.evidence, *verdict.key_lines) if item.state is State.BROKEN)
     return row.broken_means if row is not None and any(item.criterion == row.criterion for item in broken) else ""
 
 
