@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-from verl_e2e.core.judge.case import wants_save
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.log.scan import LogScanner
 from verl_e2e.core.model.execution import EXECUTED_FILE
@@ -315,7 +315,7 @@ def _train(run: OpenRun, trees: Trees, seen: Preflight, executed: ExecutionRecor
     scanner = LogScanner()
     ended = Ended(EndReason.NOT_STARTED, None, "the job has no phase")
     checkpoints = None
-    if wants_save(run.job):
+    if consumer_of(run.job).saves(run.job):
         saved = str(lookup(seen.configs[-1] if seen.configs else None, "trainer.default_local_dir") or "checkpoints")
         checkpoints = CheckpointLister(run.recorder, trees.cwd, saved, trees.cage.scratch if trees.cage else None)
         checkpoints.list_after("")

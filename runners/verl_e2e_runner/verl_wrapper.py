@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.core.judge.case import PlannedPhase, planned_phases
+from verl_e2e.core.consumer.consumer import PlannedPhase
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job, common_overrides
 from verl_e2e.core.model.levels import OWN_FILES, Variant
@@ -202,7 +203,7 @@ def launches(
         process["PYTHONDONTWRITEBYTECODE"] = "1"
     argv = ("bash", str(trees.verl / job.script), *overrides(job, trees, session))
     made = []
-    for phase in planned_phases(job):
+    for phase in consumer_of(job).phases(job):
         wrapper = {**wrapper_map(job, trees, base=base, model=model), **phase.wrapper}
         if reads is not None:
             wrapper = {name: value for name, value in wrapper.items() if name in reads or name not in _DROPPABLE}

@@ -7,7 +7,9 @@ from typing import Any
 
 from tests.core.builders import DRIVER, TRAINER, config_with, import_lines, make_job, make_record
 from tests.core.logs import recorded
-from verl_e2e.core.judge.case import Case, PlannedPhase, planned_phases
+from verl_e2e.core.consumer.consumer import PlannedPhase
+from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -159,7 +161,7 @@ def _scanned(texts: tuple[str, ...]) -> LogFacts:
 
 def run_of(job: Job, *texts: str, pids: tuple[int, ...] = (TRAINER,), **given: Any) -> Run:
     """A run of the job whose phases printed these texts, and each the configuration that was asked of it."""
-    log = list(zip(planned_phases(job), texts, strict=False))
+    log = list(zip(consumer_of(job).phases(job), texts, strict=False))
     facts = _scanned(texts)
     configs = tuple(
         config_with(dict(requested_config(job, phase)), config.line)

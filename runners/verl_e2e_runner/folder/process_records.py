@@ -11,12 +11,13 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, RootModel, StringConstraints, TypeAdapter, ValidationError
 
+from verl_e2e.core.consumer.consumers import CONSUMERS
 from verl_e2e.core.model.execution import (
     MEGATRON_LM_FOLDER,
     MOST_EXECUTED_FILES,
@@ -42,16 +43,6 @@ from verl_e2e_runner.process.cage import Cage, names_below, read_below
 from verl_e2e_runner.process.processes import hand_path_over
 from verl_e2e_runner.trees import Trees
 
-# verl's classes of workers and servers: Ray names a process by the class of its actor.
-_ROLES = (
-    (
-        ProcessRole.TRAINER,
-        re.compile(r"ray::(WorkerDict|FusedWorker\w*|ActorRolloutRefWorker|DetachActorWorker|TrainingWorker)$"),
-    ),
-    (ProcessRole.CONTROLLER, re.compile(r"ray::(\w*TaskRunner\w*|main_task)$")),
-    (ProcessRole.ROLLOUT, re.compile(r"ray::(\w*HttpServer|CheckpointEngineWorker)$|(?i:vllm|sglang)::")),
-    (ProcessRole.DRIVER, re.compile(r"\S+ -m verl\.trainer\.\w+$")),
-)
 _IDLE = "ray::IDLE"
 
 
@@ -61,7 +52,7 @@ def role_of(titles: Sequence[str]) -> tuple[ProcessRole, str]:
     Ray calls a worker idle before its first task and after its last.
     """
     for title in reversed(titles):
-        for role, pattern in _ROLES:
+        for role, pattern in chain.from_iterable(consumer.roles for consumer in CONSUMERS.values()):
             if pattern.match(title):
                 return role, title
     said = [title for title in titles if title and title != _IDLE]

@@ -8,7 +8,7 @@ import pytest
 from tests.core.builders import judged, make_job
 from tests.core.executions import REMOVED, TRANSFORM, change
 from verl_e2e.core.compare.jobs import job_differences
-from verl_e2e.core.judge.case import planned_phases
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.related_runs import (
@@ -305,7 +305,7 @@ def test_without_saving_a_resume_is_a_longer_smoke_in_one_phase(role: Role) -> N
     assert (made.level, made.steps, made.gpu_count) == (Level.SMOKE, 2, 1)
     assert made.id == f"0-{made.variant}"
     assert (job.bridge_tests != (), made.bridge_tests, made.require_bridge_checks) == (True, (), False)
-    assert [phase.name for phase in planned_phases(made)] == ["train"]
+    assert [phase.name for phase in consumer_of(made).phases(made)] == ["train"]
     wanted = dict(requested_config(made))
     shown = {key: wanted[f"trainer.{key}"] for key in ("save_freq", "resume_mode", "total_training_steps")}
     assert shown == {"save_freq": -1, "resume_mode": "disable", "total_training_steps": 2}

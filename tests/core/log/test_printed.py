@@ -8,17 +8,15 @@ import math
 import pytest
 
 from tests.core.logs import lines, recorded
+from verl_e2e.core.consumer.values import MAX_KEYS, parse_number, read_dict
+from verl_e2e.core.consumer.verl_log import read_step
 from verl_e2e.core.log.fold import MAX_CONFIGS
 from verl_e2e.core.log.printed import (
-    MAX_KEYS,
     lookup,
     lora_rank,
     not_finite,
     packed_metrics,
     pairs,
-    parse_number,
-    parse_step,
-    read_dict,
 )
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import ResolvedConfig
@@ -161,16 +159,16 @@ def test_nan_is_a_number() -> None:
 
 def test_a_step_with_slashes_dashes_and_minus_signs() -> None:
     text = "step:12 - val-core/openai/gsm8k/acc/mean@1:np.float64(0.5) - actor/pg_loss:-1.5 - a:b:2 - broken - x:y"
-    assert parse_step(text) == (12, {"val-core/openai/gsm8k/acc/mean@1": 0.5, "actor/pg_loss": -1.5, "a:b": 2.0})
+    assert read_step(text) == (12, {"val-core/openai/gsm8k/acc/mean@1": 0.5, "actor/pg_loss": -1.5, "a:b": 2.0})
 
 
 @pytest.mark.parametrize("text", ["global_step:1 - a:1", "step:x - a:1", "step:1", "a step:1 - a:1", "step:1 -a:1"])
 def test_what_is_no_step(text: str) -> None:
-    assert parse_step(text) is None
+    assert read_step(text) is None
 
 
 def test_the_number_of_names_is_bounded() -> None:
-    parsed = parse_step("step:1 - " + " - ".join(f"k{i}:1" for i in range(MAX_KEYS + 50)))
+    parsed = read_step("step:1 - " + " - ".join(f"k{i}:1" for i in range(MAX_KEYS + 50)))
     assert parsed is not None
     assert len(parsed[1]) == MAX_KEYS
 
@@ -249,7 +247,7 @@ def test_a_perplexity_may_overflow_and_is_never_nan() -> None:
 
 @pytest.mark.parametrize("shown", ["tensor(nan, device='cuda:0')", "tensor([nan])", "array(nan, dtype=float32)", "NaN"])
 def test_a_nan_in_any_spelling_is_read_from_a_step(shown: str) -> None:
-    parsed = parse_step(f"step:3 - a:b:1 - actor/loss:{shown} - rest(x):2")
+    parsed = read_step(f"step:3 - a:b:1 - actor/loss:{shown} - rest(x):2")
     assert parsed is not None
     assert not_finite(parsed[1]) == ("actor/loss",)
     assert parsed[1]["rest(x)"] == 2.0

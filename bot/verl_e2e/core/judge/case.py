@@ -4,13 +4,14 @@ The phases of a job: the starts of the wrapper that it plans, and the part of th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from verl_e2e.core.consumer.consumer import PlannedPhase
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.facts import Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import BEGIN, EndedEvent, EndReason, Event, PhaseEvent, Record, read_data
 from verl_e2e.core.model.related import RelatedRun, Role
 from verl_e2e.core.triage.silent import LORA_RANK
@@ -82,19 +83,6 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedPhase:
-    """One start of the wrapper: it trains the steps from `first_step` to `last_step`.
-
-    `wrapper` are the variables in which it differs from the job.
-    """
-
-    name: str
-    first_step: int
-    last_step: int
-    wrapper: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class StartedPhase:
     """A planned phase that started, and its lines of the log, both ends included (none when the last is smaller)."""
 
@@ -124,29 +112,13 @@ def wants_adapter(case: Case) -> bool:
     return asked or case.facts.lora_at is not None or case.config_value(LORA_RANK) not in (None, 0)
 
 
-def wants_save(job: Job) -> bool:
-    """Whether the job writes checkpoints."""
-    return {**job.site.wrapper, **job.wrapper}.get("SAVE_FREQ", "-1") != "-1"
-
-
-def planned_phases(job: Job) -> tuple[PlannedPhase, ...]:
-    """The job's starts of the wrapper, in order: level 1 has two, unless it never saves, as its reference run."""
-    if job.level is Level.SAVE_RESUME and job.steps > 1 and wants_save(job):
-        saved, last = job.steps - 1, job.steps
-        return (
-            PlannedPhase("save", 1, saved, {"TOTAL_TRAIN_STEPS": str(saved)}),
-            PlannedPhase("resume", last, last, {"RESUME_MODE": "auto", "TOTAL_TRAIN_STEPS": str(last)}),
-        )
-    return (PlannedPhase("train", 1, job.steps),)
-
-
 def started_phases(case: Case) -> tuple[StartedPhase, ...]:
     """The planned phases that started, with their lines.
 
     Where the runner did not record which line a phase began with, a later phase begins with the configuration that
     it printed.
     """
-    planned = planned_phases(case.job)
+    planned = consumer_of(case.job).phases(case.job)
     starts = case.phases(BEGIN)
     lines = [start.line for start in starts if start.line is not None]
     names = [phase.name for phase in planned]

@@ -19,8 +19,9 @@ from enum import IntEnum, auto
 
 from verl_e2e.core.compare.jobs import is_parity, through_mbridge, unsharded
 from verl_e2e.core.compare.performance import performance_of
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.judge import wording
-from verl_e2e.core.judge.case import Case, wants_save
+from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.access import Slowdown
@@ -403,7 +404,7 @@ def possible_followups(job: Job, allowed: Allowed) -> tuple[str, ...]:
         signal = job.level is Level.LEARNING_SIGNAL
         when = f"{allowed.baselines} time(s), whether it passes or fails" if signal else _WHEN_IT_FAILS
         rows += [(Role.MERGE_BASE, when), (Role.RETRY, "when the merge base does not end so")]
-    if wants_save(job):
+    if consumer_of(job).saves(job):
         rows.append((Role.WITHOUT_SAVE, "when it fails in export, save or load"))
     jobs = [(role, when, job_of(role, job, allowed.merge_base)) for role, when in rows if role in allowed.roles]
     return tuple(
@@ -452,7 +453,7 @@ def without_saving(job: Job, variant: str) -> Job | None:
     A save/resume job without checkpoints is what level 0 runs (level 3 under FSDP), only longer, and is judged as that:
     it could not show what level 1 is for. The focused Bridge tests are those of the first run.
     """
-    if not wants_save(job) or job.script != WRAPPER_SCRIPT:
+    if not consumer_of(job).saves(job) or job.script != WRAPPER_SCRIPT:
         return None
     wrapper = {**job.wrapper, "SAVE_FREQ": "-1", "RESUME_MODE": "disable", "TOTAL_TRAIN_STEPS": str(job.steps)}
     whole = {**job.site.wrapper, **wrapper}

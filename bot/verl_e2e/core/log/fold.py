@@ -13,6 +13,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from verl_e2e.core.consumer.consumers import CONSUMERS
+from verl_e2e.core.consumer.literal import Literal, LogMark
 from verl_e2e.core.log.errors import (
     EXIT_STATUS,
     as_caught,
@@ -29,14 +31,13 @@ from verl_e2e.core.log.errors import (
     was_caught,
 )
 from verl_e2e.core.log.lines import FOLDED, Line
-from verl_e2e.core.log.literals import EXIT_NOISE, STRATEGY_SIGN, Literal, LogMark
+from verl_e2e.core.log.literals import EXIT_NOISE, STRATEGY_SIGN
 from verl_e2e.core.log.printed import (
     Asked,
     ConfigCollector,
     lora_rank,
     package_paths,
     packed_metrics,
-    parse_step,
     refuses,
 )
 from verl_e2e.core.log.traceback import LoneMessage, TracebackReader, escaped_rows, exception_of, record_above, starts
@@ -88,6 +89,8 @@ _SEARCHED = 8192
 # Lone lines below which the program says more.
 MULTILINE = frozenset({"ConfigCompositionException", "MissingConfigException", "OverrideParseException"})
 _GLOBAL_STEP = re.compile(r"global_step_(\d{1,12})")
+# The forms of the consumer that prints a literal.
+_FORMS = {literal: consumer.log for consumer in CONSUMERS.values() for literal in consumer.log.literals}
 
 
 # How many facts of a kind are kept, by the name of the field of `LogFacts`.
@@ -491,7 +494,7 @@ class LoggedRun:
             case LogMark.STEP:
                 # Of identical lines the first is kept.
                 step = self.steps.get(hash(line.text))
-                if step is None and (parsed := parse_step(line.text)) is not None:
+                if step is None and (parsed := _FORMS[literal].read_step(line.text)) is not None:
                     if len(self._names) > _MAX_NAMES:
                         self._names.clear()
                     step = StepMetrics(parsed[0], line.number, packed_metrics(parsed[1], self._names))
@@ -532,7 +535,7 @@ class LoggedRun:
             case LogMark.PLANNED:
                 self._planned = StatedNumber(int(found[1]), line.excerpt())
             case LogMark.CONFIG if len(kept.rows["configs"]) < self._max_configs and self._collector is None:
-                self._collector = ConfigCollector(line)
+                self._collector = ConfigCollector(line, _FORMS[literal].config)
                 self._end_config(only_if_done=True)
             case LogMark.LORA:
                 rank = StatedNumber(int(found[1]), line.excerpt())

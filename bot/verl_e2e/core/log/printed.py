@@ -18,8 +18,11 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
+from verl_e2e.core.consumer.consumer import ConfigForm
+from verl_e2e.core.consumer.consumers import CONSUMERS
+from verl_e2e.core.consumer.values import MAX_KEYS
 from verl_e2e.core.log.lines import EXCERPT_CAP, Line
 from verl_e2e.core.model.facts import AskedSetting, Excerpt, PackagePath, ResolvedConfig
 from verl_e2e.core.model.outcome import Stage
@@ -30,13 +33,7 @@ MAX_ECHO = 4096
 # A line of the driver by its number.
 Echo = tuple[int, str]
 
-# Variables of the wrapper that say what is run, and those that say from where; literals of the scan nominate each.
-VARIABLE = re.compile(
-    r"(?:(?:COMMON|TRAIN|INFER|ACTOR|REF|CRITIC|ROLLOUT)_(?:TP|PP|VPP|CP|EP|ETP))|(?:CRITIC_)?LORA_RANK"
-    r"|(?:DUMMY_)?MODEL_PATH|(?:VALUE_)?VANILLA_MBRIDGE|USE_MBRIDGE|USE_MEGATRON_FSDP|USE_DUMMY_MODEL|ENGINE|ADV_ESTIMATOR|NUM_GPUS"
-    r"|MAX_(?:PROMPT|RESPONSE)_LENGTH|TOTAL_TRAIN_STEPS|SAVE_FREQ|TEST_FREQ|RESUME_MODE|VAL_BEFORE_TRAIN"
-    r"|PYTHONPATH|(?:[A-Z]+_)?BRIDGE(?:_(?:ROOT|PATH|DIR|SRC|HOME|REPO))?"
-)
+_VARIABLES = tuple(consumer.log.variables for consumer in CONSUMERS.values())
 _TRACE = re.compile(r"\++ ")
 _DECLARES = re.compile(r"(?:export|declare -x|env|readonly) ")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -110,7 +107,7 @@ def _assigned(text: str) -> Iterator[tuple[str, str]]:
     traced = _TRACE.match(text)
     if traced is None:
         found = _ASSIGNMENT.fullmatch(text.strip())
-        if found is not None and VARIABLE.fullmatch(found[1]) and not re.search(r"\s", found[2]):
+        if found is not None and _says_what(found[1]) and not re.search(r"\s", found[2]):
             yield found[1], found[2]
         return
     rest = text[traced.end() :]
@@ -119,8 +116,13 @@ def _assigned(text: str) -> Iterator[tuple[str, str]]:
         found = _ASSIGNMENT.fullmatch(word)
         if found is None:
             return
-        if VARIABLE.fullmatch(found[1]):
+        if _says_what(found[1]):
             yield found[1], found[2]
+
+
+def _says_what(name: str) -> bool:
+    """Whether a variable says what is run, or from where."""
+    return any(variables.fullmatch(name) for variables in _VARIABLES)
 
 
 def _words(text: str) -> list[str]:
@@ -137,13 +139,6 @@ def _at(number: int, text: str) -> Excerpt:
     return Excerpt(number, text[:EXCERPT_CAP])
 
 
-MAX_KEYS = 2000
-
-_STEP = re.compile(r"^step:\s?(\d{1,12}) - ")
-# One number in the constructor that numpy or torch shows around it, in brackets when it is an array of one element.
-_WRAPPED_NUMBER = re.compile(
-    r"^[A-Za-z_][\w.]{0,60}\(\s*(?:(\[{1,4})\s*)?'?(?P<number>[^\s,()\[\]']{1,60})'?(?(1)\s*\]{1,4})\s*(?:,[^()\[\]]{0,200})?\)$"
-)
 # Families of metrics whose value must be a number, by the words of the name; `std` of one sample may be none.
 _FAMILIES = frozenset(
     (
@@ -195,42 +190,6 @@ class MetricValues(Mapping[str, float]):
         return f"MetricValues({dict(self)!r})"
 
 
-def parse_step(text: str) -> tuple[int, dict[str, float]] | None:
-    """The step number and its metrics, or None when `text` is not a metric line.
-
-    A value that is not a number is left out; the first occurrence of a name counts.
-    """
-    match = _STEP.match(text)
-    if match is None:
-        return None
-    values: dict[str, float] = {}
-    for piece in text[match.end() :].split(" - "):
-        name, colon, shown = piece.rpartition(":")
-        head, bracket, rest = piece.partition("(")
-        if rest.endswith(")") and ":" in head:
-            # A constructor may hold colons itself, as `tensor(nan, device='cuda:0')`.
-            name, colon, begun = head.rpartition(":")
-            shown = begun + bracket + rest
-        value = parse_number(shown) if colon else None
-        if value is not None and name and len(values) < MAX_KEYS:
-            values.setdefault(name.strip(), value)
-    return int(match[1]), values
-
-
-def parse_number(shown: str) -> float | None:
-    """A float from `1.5`, `nan`, `inf`, `np.float64(2.0)`, `np.int64(2)` or `tensor(0.1)`; None otherwise."""
-    try:
-        return float(shown)
-    except ValueError:
-        wrapped = _WRAPPED_NUMBER.match(shown.strip())
-        if wrapped is None:
-            return None
-    try:
-        return float(wrapped["number"])
-    except ValueError:
-        return None
-
-
 def packed_metrics(values: Mapping[str, float], shared: dict[tuple[str, ...], tuple[str, ...]]) -> MetricValues:
     """`values` in their compact form; `shared` interns the names of earlier steps (bounded by its caller)."""
     names = tuple(values)
@@ -263,32 +222,22 @@ def pairs(values: Mapping[str, float]) -> Iterable[tuple[str, float]]:
     return values.pairs() if isinstance(values, MetricValues) else values.items()
 
 
-START: Final = "{'actor_rollout_ref':"
 MAX_CHARACTERS = 2 * 1024 * 1024
 _MAX_LINES = 20_000
 _MAX_DEPTH = 80
 MAX_FOREIGN_LINES = 200
 
 _TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[][(){}]""")
-_STRING_OR_WORD = re.compile(
-    r"""(?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-    r"""|(?:np|numpy)\.\w+\((?P<inner>[^()'"]{1,64})\)"""
-    r"""|(?P<call>[A-Za-z_][\w.]*\((?P<argument>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\))"""
-    r"""|(?P<angle><[^<>'"]{1,200}(?:'[^']{0,200}')?[^<>'"]{0,200}>)"""
-    r"""|(?P<word>(?<![\w.])[A-Za-z_][\w.]*)"""
-)
-_CONTINUES = re.compile(r"""\s*(?:$|[][(){},:'"<]|-?[\d.]|(?:None|True|False|nan|-?inf|np\.|torch\.|numpy\.)\b)""")
-_KEPT_WORDS = frozenset({"None", "True", "False"})
-_NAN: Final = "\x00nan"
 
 
 class ConfigCollector:
     """Gathers one dump, line by line, from the source that began it.
 
-    `done` turns true when its brackets are closed or it can no longer be completed.
+    `done` turns true when it is whole or can no longer be completed.
     """
 
-    def __init__(self, first: Line) -> None:
+    def __init__(self, first: Line, form: ConfigForm) -> None:
+        self._form = form
         self.line = first.number
         self.last = first.number
         self.source = first.source
@@ -302,10 +251,13 @@ class ConfigCollector:
         self.add(first)
 
     def add(self, line: Line) -> None:
-        """Take the next line of the same source; lines that are not part of a dict are passed over."""
+        """Take the next line of the same source; lines that are not a part of it are passed over."""
         self.last = line.number
-        if not _CONTINUES.match(line.text):
+        if self._parts and not self._form.belongs(line.text):
             self._foreign += 1
+            if not self._form.in_brackets:
+                self.done = True
+                return
             if self._foreign > MAX_FOREIGN_LINES:
                 self._give_up("the printed configuration is cut before its last bracket")
             return
@@ -314,7 +266,7 @@ class ConfigCollector:
         for token in _TOKEN.finditer(line.text):
             self._depth += {"[": 1, "(": 1, "{": 1, "]": -1, ")": -1, "}": -1}.get(token[0], 0)
             self._deepest = max(self._deepest, self._depth)
-        if self._depth <= 0:
+        if self._depth <= 0 and self._form.in_brackets:
             self.done = True
         elif self._size > MAX_CHARACTERS or len(self._parts) > _MAX_LINES or self._deepest > _MAX_DEPTH:
             self._give_up("the printed configuration is larger or deeper than any real one")
@@ -323,10 +275,10 @@ class ConfigCollector:
         """What was gathered so far, read; `values` is None with the reason when it is cut or broken."""
         if self._problem:
             return ResolvedConfig(self.line, None, self._problem)
-        if not self.done:
+        if not self.done and self._form.in_brackets:
             return ResolvedConfig(self.line, None, "the printed configuration is cut before its last bracket")
         try:
-            return ResolvedConfig(self.line, read_dict("\n".join(self._parts)))
+            return ResolvedConfig(self.line, self._form.read("\n".join(self._parts)))
         except ValueError as error:
             return ResolvedConfig(self.line, None, str(error))
 
@@ -334,19 +286,6 @@ class ConfigCollector:
         self._problem = problem
         self.done = True
         self._parts.clear()
-
-
-def read_dict(text: str) -> Mapping[str, Any]:
-    """The mapping that a pretty-printed dict shows; raises ValueError with a reason when it is none."""
-    try:
-        value = ast.literal_eval(_STRING_OR_WORD.sub(_literal, text).strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise ValueError(f"the printed configuration is not a readable dict: {type(error).__name__}") from error
-    if not isinstance(value, dict):
-        raise ValueError("the printed configuration is not a dict")
-    restored = _restore(value)
-    assert isinstance(restored, dict)
-    return restored
 
 
 def lookup(values: Mapping[str, Any] | None, key: str, default: Any = None) -> Any:
@@ -363,22 +302,6 @@ def lora_rank(config: ResolvedConfig) -> float:
     """The LoRA rank that the actor was asked for; 0 when none, or when the configuration cannot be read."""
     rank = lookup(config.values, "actor_rollout_ref.model.lora.rank")
     return rank if isinstance(rank, int | float) else 0
-
-
-def _literal(match: re.Match[str]) -> str:
-    kept = match["string"] or match["inner"] or match["argument"]
-    word = match[0]
-    if kept or word in _KEPT_WORDS:
-        return kept or word
-    return {"inf": "1e999", "nan": repr(_NAN)}.get(word, repr(word))
-
-
-def _restore(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _restore(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_restore(item) for item in value]
-    return math.nan if value == _NAN else value
 
 
 # Ray's copy of a working directory says nothing of where it was copied from.

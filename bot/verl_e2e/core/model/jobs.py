@@ -10,7 +10,15 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+    model_validator,
+)
 
 from verl_e2e.core.model.access import Demand, Slowdown
 from verl_e2e.core.model.document import FEATURES, Address, DescribedDocument, Document, ImageText, Text, name_among
@@ -390,11 +398,13 @@ class Job(Document):
     bridge: Repository
     # Megatron-LM in place of Bridge's submodule; None: the submodule.
     megatron_lm: Repository | None = None
-    # verl at the commit to test with.
+    # The program that trains, by its name in `core/consumer`; left out of the document where it is verl.
+    consumer: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*$")] = "verl"
+    # The consumer at the commit to test with.
     verl: Repository
     # Where the runner fetches the repositories from; without an address it takes the one at `path`, as it is.
     origins: dict[Literal["bridge", "megatron_lm", "verl"], RepositoryOrigin] = Field(default_factory=dict)
-    # The script of verl that starts the run.
+    # What starts the run, in the consumer's checkout.
     script: str = WRAPPER_SCRIPT
     gpu_count: Annotated[int, Field(ge=1)]
     steps: Annotated[int, Field(ge=1)]
@@ -462,6 +472,13 @@ class Job(Document):
         if any("\0" in text for text in _texts(self.model_dump())):
             raise ValueError("a text in it holds a NUL character, which no path, variable or argument can")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_usual_consumer(self, dump: SerializerFunctionWrapHandler) -> dict[str, object]:
+        fields: dict[str, object] = dump(self)
+        if self.consumer == Job.model_fields["consumer"].default:
+            fields.pop("consumer", None)
+        return fields
 
     @property
     def required_of_host(self) -> Needs:

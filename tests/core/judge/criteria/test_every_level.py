@@ -27,7 +27,7 @@ from tests.core.builders import (
     passing_tests,
     step_line,
 )
-from verl_e2e.core.judge.case import planned_phases
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.judge.criteria.basic import (
     MODULES,
     bridge_tests,
@@ -370,7 +370,7 @@ def test_a_run_of_two_phases_is_asked_for_the_steps_and_resume_mode_of_each() ->
     job = make_job(Level.SAVE_RESUME, "resume", steps=3, wrapper={"SAVE_FREQ": "1"})
     keys = ("trainer.total_training_steps", "trainer.resume_mode")
     assert not set(keys) & dict(requested_config(job)).keys()
-    save, resume = planned_phases(job)
+    save, resume = consumer_of(job).phases(job)
     assert [dict(requested_config(job, save))[key] for key in keys] == [2, "disable"]
     assert [dict(requested_config(job, resume))[key] for key in keys] == [3, "auto"]
 

@@ -24,7 +24,8 @@ from tests.core.level_runs import (
     saving,
     trained,
 )
-from verl_e2e.core.judge.case import planned_phases, started_phases
+from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.judge.case import started_phases
 from verl_e2e.core.judge.criteria.basic import exit_zero
 from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.resume import resume_stage, resumed
@@ -266,7 +267,7 @@ def test_a_second_phase_that_never_began_is_named() -> None:
 
 def test_a_job_that_saves_nothing_resumes_nothing() -> None:
     job = job_of(Level.SAVE_RESUME, "resume", wrapper={"SAVE_FREQ": "-1"})
-    assert [phase.name for phase in planned_phases(job)] == ["train"]
+    assert [phase.name for phase in consumer_of(job).phases(job)] == ["train"]
     assert resumed(make_case(run_of(job, trained(2)).record)).summary == "the job saves nothing, so nothing is resumed"
 
 

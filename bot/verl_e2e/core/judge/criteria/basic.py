@@ -16,12 +16,12 @@ from dataclasses import replace
 from typing import Any
 
 from verl_e2e.core.compare.jobs import KNOWN_GOOD, UNSHARDED
+from verl_e2e.core.consumer.consumer import PlannedPhase
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.judge.case import (
     NOT_PRINTED,
     Case,
-    PlannedPhase,
     StartedPhase,
-    planned_phases,
     started_phases,
 )
 from verl_e2e.core.judge.execution import and_more
@@ -294,7 +294,7 @@ def resolved_config(case: Case) -> Evidence:
             more = f" and {len(wrong) - _SHOWN_FAULTS} more" if len(wrong) > _SHOWN_FAULTS else ""
             return Evidence(State.BROKEN, "; ".join(shown) + more, case.log, config.line, wrong[0])
     spoke = {phase.name for phase in phases if any(phase.wrote(config.line) for config in configs)}
-    planned = planned_phases(case.job)
+    planned = consumer_of(case.job).phases(case.job)
     silent = next((phase.name for phase in planned if phase.name not in spoke), "") if len(planned) > 1 else ""
     if silent:
         return Evidence(State.MISSING, f"no resolved configuration: the {silent} phase printed none", case.log)
@@ -330,7 +330,7 @@ def requested_config(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple
         values = {name: value for name, value in setting.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
         wrapper |= {name: value for name, value in values.items() if not _is_spread(name, value, wrapper)}
         overrides += [item for item in setting.overrides if item not in overrides and not _is_set(item, overrides)]
-    phases = len(planned_phases(job))
+    phases = len(consumer_of(job).phases(job))
     derived = expected_of_overrides(overrides)
     if job.script == WRAPPER_SCRIPT:
         wrapper |= phase.wrapper if phase else {}
@@ -374,11 +374,11 @@ def steps_completed(case: Case) -> Evidence:
     """Criterion 4: in each phase the bar reached the requested steps, and the metrics of that very step are there."""
     started = {phase.name: phase for phase in started_phases(case)}
     rows = []
-    for planned in planned_phases(case.job):
+    for planned in consumer_of(case.job).phases(case.job):
         if planned.name not in started:
             summary = f"the {planned.name} phase, until step {planned.last_step}, never began"
             return Evidence(State.MISSING, summary, case.log)
-        item = _phase_completed(case, started[planned.name], alone=len(planned_phases(case.job)) == 1)
+        item = _phase_completed(case, started[planned.name], alone=len(consumer_of(case.job).phases(case.job)) == 1)
         if item.state is not State.MET:
             return item
         rows.append(item)

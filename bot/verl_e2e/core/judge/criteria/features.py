@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from verl_e2e.core.judge.case import NOT_PRINTED, Case, planned_phases, started_phases, trained_models
+from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.judge.case import NOT_PRINTED, Case, started_phases, trained_models
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.invariants import hook_problems
 from verl_e2e.core.log.printed import lookup
@@ -382,7 +383,7 @@ def pipeline_schedule(case: Case) -> Evidence:
     stages, chunks = (case.wrapper.get(name, "1") for name in ("COMMON_PP", "COMMON_VPP"))
     wanted = f"forward_backward_pipelining_with{'out' if chunks in ('1', 'null') else ''}_interleaving"
     shown = []
-    for phase in planned_phases(case.job):
+    for phase in consumer_of(case.job).phases(case.job):
         for model in trained_models(case):
             lines = [line for line in found.inputs if (line.phase, line.model) == (phase.name, model)]
             uses = [use for line in lines for use in line.schedules if use.training]

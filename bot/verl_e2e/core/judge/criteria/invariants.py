@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_e2e.core.compare.steps import FoundDifference, TensorDifference, adds_up, count, difference
-from verl_e2e.core.judge.case import Case, planned_phases, trained_models
+from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.judge.case import Case, trained_models
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints, Point, Ranks, Snapshot, Tensor, TensorKind
 from verl_e2e.core.model.outcome import Stage
@@ -121,7 +122,7 @@ class Snapshots:
     @property
     def phases(self) -> tuple[str, ...]:
         """The names of the job's phases."""
-        return tuple(phase.name for phase in planned_phases(self.case.job))
+        return tuple(phase.name for phase in consumer_of(self.case.job).phases(self.case.job))
 
     @property
     def trained(self) -> tuple[tuple[str, str], ...]:

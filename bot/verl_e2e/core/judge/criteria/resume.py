@@ -11,7 +11,8 @@ the optimizer; Megatron-FSDP puts both below `model/dist_ckpt`. `ckpt_contents.j
 import re
 from collections.abc import Iterator
 
-from verl_e2e.core.judge.case import Case, StartedPhase, planned_phases, started_phases, trained_models, wants_adapter
+from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.judge.case import Case, StartedPhase, started_phases, trained_models, wants_adapter
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import CheckpointEvent
 from verl_e2e.core.model.outcome import Stage
@@ -35,7 +36,7 @@ _SAVE_SECONDS = "timing_s/save_checkpoint"
 
 def resumed(case: Case) -> Evidence:
     """A checkpoint of the first phase was written, loaded by the second, which trained on from it."""
-    planned, started = planned_phases(case.job), started_phases(case)
+    planned, started = consumer_of(case.job).phases(case.job), started_phases(case)
     if len(planned) < 2:
         return Evidence(State.MISSING, "the job saves nothing, so nothing is resumed", case.log)
     if len(started) < 2:

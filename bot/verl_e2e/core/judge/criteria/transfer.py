@@ -19,7 +19,8 @@ from verl_e2e.core.compare.steps import (
     is_constant,
     same,
 )
-from verl_e2e.core.judge.case import Case, planned_phases, trained_models, wants_adapter
+from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.judge.case import Case, trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.invariants import (
     ROLLOUT_MODEL,
     Claim,
@@ -442,7 +443,7 @@ def sources(name: str, arrived: Mapping[str, Tensor]) -> tuple[str, ...]:
 
 
 def _resumed_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
-    planned, models = planned_phases(taken.case.job), trained_models(taken.case)
+    planned, models = consumer_of(taken.case.job).phases(taken.case.job), trained_models(taken.case)
     if len(planned) < 2:
         yield Ending(State.MISSING, "the job saves nothing, so nothing is resumed")
     save, resume = planned[0], planned[-1]

@@ -1,0 +1,217 @@
+"""What this project has to know of a training program that drives Megatron-Bridge: a consumer.
+
+Everything else plans, judges and reports by `Axis`, `Quantity`, `ProcessRole` and `HookPoint`, and asks the job's
+consumer for its words. Nothing here reads a file, a clock or the environment.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum, auto
+from typing import Any, Protocol
+
+from verl_e2e.core.consumer.literal import Literal
+from verl_e2e.core.model.execution import ProcessRole
+from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.settings import Axis, Setting, Value
+
+
+class Quantity(StrEnum):
+    """What a metric measures, whatever the consumer calls it. Losses, norms and KL are means over a step."""
+
+    POLICY_LOSS = auto()
+    VALUE_LOSS = auto()
+    # Of the policy, and of the critic where one trains: before clipping, over all ranks.
+    GRADIENT_NORM = auto()
+    CRITIC_GRADIENT_NORM = auto()
+    ENTROPY = auto()
+    # To the reference policy, and between the policy that sampled and the one that is updated.
+    KL = auto()
+    STEP_KL = auto()
+    # What the reward function gave, and the same less any penalty.
+    SCORE = auto()
+    REWARD = auto()
+    VALUE = auto()
+    # Pearson's correlation of the probabilities of trainer and rollout, at most 1.
+    AGREEMENT = auto()
+    # The mean absolute difference of their log-probabilities, 0 or more; for a consumer without a correlation.
+    LOG_PROBABILITY_DIFFERENCE = auto()
+    # The mean negative log-probability of a sampled token, by the trainer and by the rollout engine.
+    TRAINER_LOG_PPL = auto()
+    ROLLOUT_LOG_PPL = auto()
+    LEARNING_RATE = auto()
+    CRITIC_LEARNING_RATE = auto()
+    # Tokens of a response, and the share of responses that the limit cut.
+    RESPONSE_LENGTH = auto()
+    CAP_SHARE = auto()
+    # Tokens of a prompt. Equal prompts are how two runs are known to have read the same data.
+    PROMPT_LENGTH = auto()
+    PROMPT_LENGTH_MAX = auto()
+    PROMPT_LENGTH_MIN = auto()
+    # Counters from 0 or 1.
+    GLOBAL_STEP = auto()
+    EPOCH = auto()
+    # Seconds of a step, and of its parts.
+    STEP_TIME = auto()
+    SAVE_TIME = auto()
+    REWARD_TIME = auto()
+    GENERATION_TIME = auto()
+    # Tokens per second and GPU; GiB at the highest moment.
+    THROUGHPUT = auto()
+    MEMORY = auto()
+    # Tokens of a step in all, and of one data-parallel rank on average.
+    TOKENS = auto()
+    TOKENS_OF_A_RANK = auto()
+
+
+class HookPoint(StrEnum):
+    """What the instrumentation reads when a method of the consumer, of Bridge or of Megatron-LM runs."""
+
+    # After it: the model with its weights and adapters.
+    MODEL_BUILT = "initialize"
+    # After it: the weights that Bridge imported, and what the files hold.
+    WEIGHTS_IMPORTED = "load_hf_weights"
+    # After it: parameters and optimizer state.
+    OPTIMIZER_STEP = "optimizer_step"
+    SAVED = "save_checkpoint"
+    LOADED = "load_checkpoint"
+    # Its result: the weights that leave for the rollout, one by one, and which method of Bridge made them.
+    EXPORTED = "get_per_tensor_param"
+    EXPORT_METHOD = "export"
+    # In the rollout engine: around an update, and each bucket of it.
+    RECEIVED = "update_weights_from_ipc"
+    RECEIVED_BUCKET = "update_weights"
+    # Which schedule of Megatron-LM ran, with how many micro-batches.
+    SCHEDULE = "schedule"
+    # Before it: the metrics of a step in full precision, where the console rounds them.
+    METRICS = "metrics"
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """The methods of one class, or the functions of one module, that the instrumentation wraps."""
+
+    # Its full name; the methods are wrapped as soon as it has been imported.
+    module: str
+    # The class that defines the methods, empty for functions of the module itself.
+    owner: str
+    # Plain functions by name; a coroutine or a generator function is refused and said so in the record.
+    methods: Mapping[str, HookPoint]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a level, or a value of a setting, is not run: its job is Skipped with this reason and never a Pass."""
+
+    # The consumer's own words, a clause without a full stop.
+    reason: str
+    # Where the consumer says so: file and function, or the text of its own error.
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPhase:
+    """One start of the consumer: it trains the steps from `first_step` to `last_step`."""
+
+    name: str
+    first_step: int
+    last_step: int
+    # Variables in which it differs from the job.
+    wrapper: Mapping[str, str] = field(default_factory=dict)
+    # Overrides that it adds to the job's; one of a key that the job sets takes its place.
+    overrides: tuple[str, ...] = ()
+
+
+class ExpectedConfig(Protocol):
+    """What the resolved configuration of a run must show."""
+
+    def __call__(self, wrapper: Mapping[str, str], overrides: Iterable[str], *, phases: int = 1) -> dict[str, Value]:
+        """Dotted keys and values that follow from variables, overrides and defaults that a run must show.
+
+        With several `phases`, what differs between them (steps, resume mode) is left out. An override counts when its
+        value is one plain word or number, which the consumer reads as `parsed` does.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigForm:
+    """How the resolved configuration is printed: lines of one process, from one whose literal has `LogMark.CONFIG`."""
+
+    # Whether a later line of the same process is a part of it.
+    belongs: Callable[[str], bool]
+    # Whether it ends with its last bracket, and lines of others may be in between; else the first line that is not a
+    # part ends it.
+    in_brackets: bool
+    # The whole text as nested mappings; ValueError with a reason where it is cut or broken.
+    read: Callable[[str], Mapping[str, Any]]
+    # A short one, for the test of all consumers.
+    example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogForms:
+    """What the consumer prints on its console. What Megatron, vLLM, Ray and the shell print is in `core/log`."""
+
+    # Its lines, each with what it means. One has `LogMark.CONFIG`, one `STEP` and one `PROGRESS` (groups: percent,
+    # steps done, steps in all); one with `FINAL` is printed once, when the training is over.
+    literals: tuple[Literal, ...]
+    # The names of its variables and of those of the shell that say what is run and from where, whole names; each has a
+    # literal with `LogMark.VARIABLE`.
+    variables: re.Pattern[str]
+    config: ConfigForm
+    # The metrics of a line with `LogMark.STEP`: the number of the step, 0 for a validation before training, and every
+    # number by its name; None for another line.
+    read_step: Callable[[str], tuple[int, dict[str, float]] | None]
+    # A short one, for the test of all consumers.
+    step_example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """One training program. A second one is one more value, and one `Launcher` in the runner."""
+
+    # In job documents (`consumer`), policies (`consumers:`) and options.
+    name: str
+    # As people write it.
+    title: str
+    # `owner/name` on GitHub.
+    repository: str
+    # Its Python package, whose import is proved in every process of `ROLES_PROVED`.
+    package: str
+    # The folder of the files from which Bridge's code is reached, with its slash.
+    callers: str
+    # What starts a run, relative to its checkout; `Job.script` has it unless a feature needs another one.
+    script: str
+
+    # What Level 0 sets, by variable; every other job overrides some of these.
+    base: Mapping[str, str]
+    # What a value of an axis is: variables and overrides, both empty where `Axis.row.elsewhere` carries it out.
+    setting: Callable[[Axis, Value], Setting]
+    # Levels that it cannot run, and values of settings that it refuses.
+    refused_levels: Mapping[Level, Refusal]
+    refused_values: Mapping[tuple[Axis, Value], Refusal]
+
+    # The starts of a job in order; together they train every step from 1 to `Job.steps` once.
+    phases: Callable[[Job], tuple[PlannedPhase, ...]]
+    # Whether a job writes checkpoints.
+    saves: Callable[[Job], bool]
+    expected: ExpectedConfig
+    # Its trained and frozen models, each with the dotted key below which Megatron's own names stand, as
+    # `tensor_model_parallel_size`. The policy is first.
+    models: Mapping[str, str]
+
+    log: LogForms
+    # Its names for a quantity: the first one that a step has counts. Every quantity has a row, empty where it prints
+    # none.
+    metrics: Mapping[Quantity, tuple[str, ...]]
+
+    # What the title of a process matches from its start, the first row that fits counts. Ray names an actor's process
+    # `ray::Class` and vLLM's are `VLLM::...`.
+    roles: tuple[tuple[ProcessRole, re.Pattern[str]], ...]
+    hooks: tuple[Hook, ...]
+
+
+# A run is proved in each of these: its driver, its training loop, its trainers and its rollout engine.
+ROLES_PROVED = (ProcessRole.DRIVER, ProcessRole.CONTROLLER, ProcessRole.TRAINER, ProcessRole.ROLLOUT)

@@ -1,0 +1,116 @@
+"""The boundary of consumers: elsewhere no line names a variable, key, metric, phrase or module of one."""
+
+import re
+from collections.abc import Iterator
+
+from tests.fakes.places import ROOT
+from verl_e2e.core.consumer.consumer import Consumer
+from verl_e2e.core.consumer.consumers import CONSUMERS
+from verl_e2e.core.model.settings import Axis
+
+# What may name them: the consumers themselves, and what is written down about them as data.
+PLACES = (
+    "bot/verl_e2e/core/consumer/",
+    "bot/verl_e2e/core/triage/table.py",
+    "bot/verl_e2e/policy/",
+    "bot/verl_e2e/profiles/",
+    "runners/verl_e2e_runner/launch/",
+)
+# Words that programs share, or that are too common to tell a consumer.
+SHARED = {"ENGINE", "NUM_GPUS", "PYTHONPATH", "MODEL_PATH", "data", "trainer", "training", "train"}
+# Files that still name some, with the number of lines. It may only shrink.
+STILL = {
+    "bot/verl_e2e/core/compare/bands.py": 1,
+    "bot/verl_e2e/core/compare/jobs.py": 6,
+    "bot/verl_e2e/core/compare/performance.py": 3,
+    "bot/verl_e2e/core/compare/steps.py": 14,
+    "bot/verl_e2e/core/judge/case.py": 5,
+    "bot/verl_e2e/core/judge/criteria/basic.py": 16,
+    "bot/verl_e2e/core/judge/criteria/features.py": 10,
+    "bot/verl_e2e/core/judge/criteria/metrics.py": 4,
+    "bot/verl_e2e/core/judge/criteria/resume.py": 2,
+    "bot/verl_e2e/core/judge/criteria/run_record.py": 1,
+    "bot/verl_e2e/core/judge/criteria/table.py": 4,
+    "bot/verl_e2e/core/judge/criteria/transfer.py": 4,
+    "bot/verl_e2e/core/judge/criteria/weights.py": 2,
+    "bot/verl_e2e/core/judge/related_runs.py": 2,
+    "bot/verl_e2e/core/judge/verdict.py": 1,
+    "bot/verl_e2e/core/judge/wording.py": 2,
+    "bot/verl_e2e/core/log/fold.py": 1,
+    "bot/verl_e2e/core/log/lines.py": 1,
+    "bot/verl_e2e/core/log/literals.py": 1,
+    "bot/verl_e2e/core/log/printed.py": 2,
+    "bot/verl_e2e/core/model/facts.py": 1,
+    "bot/verl_e2e/core/model/jobs.py": 1,
+    "bot/verl_e2e/core/model/levels.py": 1,
+    "bot/verl_e2e/core/model/related.py": 1,
+    "bot/verl_e2e/core/model/settings.py": 56,
+    "bot/verl_e2e/core/model/space.py": 2,
+    "bot/verl_e2e/core/plan/build.py": 6,
+    "bot/verl_e2e/core/plan/cell_settings.py": 1,
+    "bot/verl_e2e/core/plan/outline.py": 5,
+    "bot/verl_e2e/core/signal/curves.py": 12,
+    "bot/verl_e2e/core/triage/candidates.py": 1,
+    "bot/verl_e2e/core/triage/silent.py": 21,
+    "bot/verl_e2e/core/triage/triage.py": 1,
+    "runners/verl_e2e_runner/instrumentation/verl_e2e_compose.py": 3,
+    "runners/verl_e2e_runner/instrumentation/verl_e2e_fingerprints.py": 2,
+    "runners/verl_e2e_runner/place.py": 1,
+    "runners/verl_e2e_runner/process/cage.py": 1,
+    "runners/verl_e2e_runner/verl_wrapper.py": 6,
+}
+
+
+def words_of(consumer: Consumer) -> re.Pattern[str]:
+    """What a line is searched for: the consumer's own names, from its own tables."""
+    job_keys = consumer.expected(consumer.base, ())
+    settings = [consumer.setting(axis, value) for axis in Axis for value in axis.tried]
+    variables = {*consumer.base, *(name for setting in settings for name in setting.wrapper)} - SHARED
+    keys = {key.partition(".")[0] for key in job_keys} - SHARED
+    whole = {key for key in job_keys if key.partition(".")[0] in SHARED}
+    metrics = {name.partition("/")[0] for names in consumer.metrics.values() for name in names} - SHARED
+    phrases = {literal.text.strip() for literal in consumer.log.literals if len(literal.text.strip()) > 12}
+    patterns = (
+        rf"\b(?:{'|'.join(sorted(variables))})\b",
+        rf"\b(?:{'|'.join(sorted(keys))})\.(?!py\b)[a-z_]",
+        rf"\b(?:{'|'.join(map(re.escape, sorted(whole)))})\b",
+        rf"(?<![\w/.])(?:{'|'.join(sorted(metrics))})/[a-z_]",
+        "|".join(re.escape(phrase) for phrase in sorted(phrases)),
+        rf"\b{consumer.package}\.(?!md\b|yml\b|json\b|py\b)[a-z_]+\.",
+    )
+    return re.compile("|".join(patterns))
+
+
+def lines_naming(pattern: re.Pattern[str]) -> Iterator[tuple[str, int, str]]:
+    for package in ("bot", "runners"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if not name.startswith(PLACES):
+                for number, line in enumerate(path.read_text().splitlines(), 1):
+                    if pattern.search(line):
+                        yield name, number, line
+
+
+def test_what_names_a_consumer_lies_behind_the_boundary() -> None:
+    found: dict[str, int] = {}
+    for consumer in CONSUMERS.values():
+        for name, _, _ in lines_naming(words_of(consumer)):
+            found[name] = found.get(name, 0) + 1
+    more = {name: count for name, count in found.items() if count > STILL.get(name, 0)}
+    assert not more, f"move what these lines name into core/consumer: {more}"
+    less = {name: found.get(name, 0) for name, count in STILL.items() if found.get(name, 0) < count}
+    assert not less, f"lower the numbers of the list: {less}"
+
+
+def test_the_list_would_find_a_line() -> None:
+    pattern = words_of(CONSUMERS["verl"])
+    for line in (
+        '"actor/grad_norm"',
+        "COMMON_TP=2",
+        "actor_rollout_ref.model",
+        "Final validation metrics",
+        "verl.workers.x",
+    ):
+        assert pattern.search(line), line
+    for line in ("the trainer. It", "docs/verl.md", "verl_e2e.core.model", "a critic. The"):
+        assert not pattern.search(line), line
