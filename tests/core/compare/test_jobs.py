@@ -81,7 +81,8 @@ def test_what_else_differs_between_two_jobs_is_listed() -> None:
 
 
 def test_the_reference_fills_no_pipeline_and_keeps_the_bound_of_a_site() -> None:
-    bounds = tuple(f"{role}.ppo_max_token_len_per_gpu=320" for role in ("actor_rollout_ref.actor", "critic"))
+    names = ("actor_rollout_ref.actor.ppo_max", "critic.ppo_max", "++critic.ppo_infer_max")
+    bounds = tuple(f"{name}_token_len_per_gpu=320" for name in names)
     job = make_job(Level.PARALLELISM, "dense", wrapper=DENSE, overrides=(*bounds, *PARITY))
     assert unsharded(job).overrides == PARITY
     assert job_differences(job, unsharded(job)) == ()

@@ -163,8 +163,9 @@ def test_the_micro_batches_of_a_pipeline_are_as_short_as_verl_takes_them(
     assert variant is not None
     site = DEFAULT.model_copy(update={"wrapper": lengths, "overrides": ("critic.ppo_max_token_len_per_gpu=9000",)})
     job = build(variant, site)
-    found = [job.expected.get(f"{role}.ppo_max_token_len_per_gpu") for role in ("actor_rollout_ref.actor", "critic")]
-    assert found == ([None, 9000] if tokens is None else [tokens, tokens])
+    names = ("actor_rollout_ref.actor.ppo_max", "critic.ppo_max", "critic.ppo_infer_max")
+    found = [job.expected.get(f"{name}_token_len_per_gpu") for name in names]
+    assert found == ([None, 9000, None] if tokens is None else [tokens] * 3)
 
 
 def test_an_existing_cluster_is_not_given_a_cpu_count() -> None:

@@ -16,7 +16,7 @@ from verl_e2e.core.text.escape import one_line
 _SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
 _VIRTUAL_VARIABLE = re.compile(r"[A-Z]+_VPP")
 _SIZE_KEY = re.compile(r"\+{0,2}([\w.]*_parallel_size|trainer\.(n_gpus_per_node|nnodes))")
-_MICRO_BATCH_KEY = re.compile(r"[\w.]+\.ppo_max_token_len_per_gpu")
+_MICRO_BATCH_KEY = re.compile(r"\+{0,2}[\w.]+\.ppo_(infer_)?max_token_len_per_gpu")
 _MOST_VALUE = 100
 UNSHARDED, KNOWN_GOOD = "unsharded", "known-good"
 
@@ -137,7 +137,7 @@ _PLACE_OVERRIDE = re.compile(
 # later steps feel.
 _SCALE_VARIABLE = re.compile(r".*_(TP|PP|VPP|CP|EP|ETP)|NUM_GPUS")
 _SCALE_OVERRIDE = re.compile(
-    r"\+{0,2}[\w.]*(parallel_size|\.optim\.lr|n_gpus_per_node|nnodes|ppo_max_token_len_per_gpu)="
+    r"\+{0,2}[\w.]*(parallel_size|\.optim\.lr|n_gpus_per_node|nnodes|ppo_(?:infer_)?max_token_len_per_gpu)="
 )
 
 

@@ -276,7 +276,10 @@ def filling(wrapper: Mapping[str, str]) -> tuple[str, ...]:
         return ()
     lengths = {name: WRAPPER[name].default or "" for name in ("MAX_PROMPT_LENGTH", "MAX_RESPONSE_LENGTH")}
     longest = sum(_size({**lengths, **wrapper}, name) for name in lengths)
-    return tuple(f"{role}.ppo_max_token_len_per_gpu={longest}" for role in ("actor_rollout_ref.actor", "critic"))
+    # verl's trainer takes the critic's number from one for inference, in training too, which no YAML file has.
+    # TrainerBase in verl/trainer/ppo/v1/trainer_base.py; its older trainer takes it from that of training.
+    names = ("actor_rollout_ref.actor.ppo_max_token", "critic.ppo_max_token", "++critic.ppo_infer_max_token")
+    return tuple(f"{name}_len_per_gpu={longest}" for name in names)
 
 
 def _size(wrapper: Mapping[str, str], name: str) -> int:
