@@ -155,6 +155,12 @@ def _broken_at_its_line(by: By, case: Case) -> Decision | None:
     answer = case.triage
     if answer.verdict is not TriageVerdict.PASS and 0 < answer.line < first.line:
         return None
+    # What a tensor holds that it may not tells more than how far trainer and rollout drifted apart by it.
+    alone = answer.verdict is TriageVerdict.PASS or answer.line == first.line
+    if first.criterion == Criterion.ROLLOUT_AGREEMENT and alone:
+        weights = {name: item for name, item in by.items() if ROWS[name].compared_with is None}
+        if by_weights := _broken_row(weights, case, Broken.AFTER_ERRORS):
+            return by_weights
     lost = first.criterion == Criterion.WEIGHTS_KEPT and answer.line == first.line
     # Triage knows from the lines around it whether weights were lost on the way in or on the way out.
     return Decision(Result.FAIL, answer.stage if lost else row.stage, first.summary, row.fix, first)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.builders import config_with, judged, make_case, make_facts, make_job, make_record
+from tests.core.builders import config_with, judged, make_case, make_facts, make_job, make_record, step_line
 from tests.core.fingerprints import BASE, LORA_A, NORM, Taken, absent, healthy, hook, other, tensor, weights
 from verl_e2e.core.judge.criteria.basic import ACTOR
 from verl_e2e.core.judge.criteria.invariants import CriterionFinding
@@ -83,6 +83,16 @@ def test_a_drifting_copy_is_a_fail_that_nothing_else_sees() -> None:
     verdict = judged(job=make_job(gpu_count=2), fingerprints=spoiled.document())
     assert (verdict.result, verdict.stage, verdict.decided_by) == (Result.FAIL, Stage.TRAIN_STEP, Criterion.REPLICAS)
     assert [item.criterion for item in verdict.evidence if item.state is State.BROKEN] == [Criterion.REPLICAS]
+
+
+@pytest.mark.parametrize(("drifted", "by"), [(True, Criterion.REPLICAS), (False, Criterion.ROLLOUT_AGREEMENT)])
+def test_a_copy_that_differs_tells_more_than_the_agreement_that_it_spoils(drifted: bool, by: Criterion) -> None:
+    taken = healthy(DATA)
+    taken = taken.with_tensor(LORA_A, other, STEP, rank=1, number=1, model="actor") if drifted else taken
+    facts = make_facts(steps=(step_line(pearson_corr=0.93),))
+    verdict = judged(facts, job=make_job(gpu_count=2), fingerprints=taken.document())
+    assert (verdict.result, verdict.decided_by) == (Result.FAIL, by)
+    assert Criterion.ROLLOUT_AGREEMENT in [item.criterion for item in verdict.evidence if item.state is State.BROKEN]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
