@@ -15,7 +15,7 @@ from typing import Protocol
 
 from verl_e2e.app.judge_folder import judge_run, write_verdict
 from verl_e2e.app.plan_change import CommitsAt, Planned, Planner, differences_between, explain_targets, plan_target
-from verl_e2e.config.maps import packaged_cell_map
+from verl_e2e.config.maps import other_uses, packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellMap, cell_map, pack_cells, with_outcomes
 from verl_e2e.core.compare.rehearsal import CellOutcome, Observed, ObserveLimits, Rehearsal, judge_rehearsal, observable
 from verl_e2e.core.judge import wording
@@ -387,7 +387,8 @@ class DirectAnalysis:
         return explain_targets(self._planner(target), target.head_sha, policy, [(path, symbol)])
 
     def _planner(self, target: Target) -> Planner:
-        return Planner(self.changes(target), self.uses, self.summaries, self.today, self._commits_for(target))
+        commits = self._commits_for(target)
+        return Planner(self.changes(target), self.uses, self.summaries, self.today, commits, other_uses())
 
     def _commits_for(self, target: Target) -> CommitsAt | None:
         return partial(self.megatron_lm, repository_of(target)) if self.megatron_lm is not None else None

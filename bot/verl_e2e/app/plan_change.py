@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
+from types import MappingProxyType
 
 from verl_e2e.app.choose_tests import REQUIREMENTS, TestChooser, reached_files
 from verl_e2e.app.known_targets import base_text, read_policy
-from verl_e2e.config.maps import known_maps, load_maps, packaged_cell_map
+from verl_e2e.config.maps import known_maps, load_maps, other_uses, packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump, on_one_line, readable
 from verl_e2e.core.model.errors import UserError
@@ -30,7 +31,7 @@ from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.forge import Pull, PullRef, Target
 from verl_e2e.core.reach.bump import MEGATRON_CODE, other_files, with_bump
 from verl_e2e.core.reach.carried import CarriedLines, carried_lines
-from verl_e2e.core.reach.changed_functions import graph_names
+from verl_e2e.core.reach.changed_functions import TouchedFunction, graph_names
 from verl_e2e.core.reach.diff import FileDifference, all_changed, compare, symbols_of
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import USES_VERSION, Uses, uses_of
@@ -132,6 +133,8 @@ def compared_files(
 
 ABSENT = "its content is not in this repository, as in a partial clone, or is larger than is read"
 _KEPT_TREES = 4
+# Of the functions that another consumer alone reaches.
+_SHOWN_PLACES = 5
 _NO_PYTHON = "it is not a Python source"
 _BESIDE = "it lies beside the package, where Python looks for modules"
 _NO_COMMITS = f"The commits that {MEGATRON_LM_FOLDER} moves between could not be read"
@@ -196,6 +199,7 @@ class Planner:
     """Plans changes of one repository by one policy; keeps the trees that it followed last.
 
     `today` is the day, by UTC, on which entries of the policy end; `megatron_lm` gives the commits that a bump names.
+    `others` is what other consumers use of the package, by their titles.
     """
 
     def __init__(
@@ -205,12 +209,14 @@ class Planner:
         summaries: SummaryStore,
         today: date = date.min,
         megatron_lm: CommitsAt | None = None,
+        others: Mapping[str, Uses] = MappingProxyType({}),
     ) -> None:
         self.repository = repository
         self._commits_at = megatron_lm
         self._bumps: dict[tuple[str, str], tuple[Mapping[str, FileDifference], Mapping[str, str]]] = {}
         self._today = today
         self._uses = uses
+        self._others = others
         self._summaries = summaries
         self._chooser = TestChooser(repository, summaries)
         self._trees: dict[tuple[str, str], _Tree] = {}
@@ -319,7 +325,10 @@ class Planner:
         compared = sum(module_name(path, policy.reach.roots) is not None for path in effects.paths)
         unread = {path for path in new.unread if path not in unknown}
         looked_at = LookedAt(compared, len(new.reach.imported), len(unknown) + len(unread))
-        effects = replace(effects, unknown=unknown, looked_at=looked_at, defects=self._defects(change, policy))
+        notes = (*self._by_others(change, policy.reach, (old, new), effects), *effects.notes)
+        effects = replace(
+            effects, unknown=unknown, looked_at=looked_at, defects=self._defects(change, policy), notes=notes
+        )
         effects = self._with_bump(effects, change, policy)
         findings = check_contract(self._uses, both, set(change.names()), self._reader(old), self._reader(new))
         measured = self.measured(change, policy, cells)
@@ -475,19 +484,7 @@ class Planner:
             if (pair := _compared(item, reach)) is not None
             and not all(_set_aside(name, policy) and module_name(name, reach.roots) not in imported for name in pair)
         ]
-        wanted = [
-            tree.files[path] for pair in pairs for tree, path in zip(trees, pair, strict=True) if path in tree.files
-        ]
-        contents = self.repository.read_objects(wanted)
-        unread: dict[str, str] = {}
-        versions = []
-        for pair in pairs:
-            blobs = [tree.files.get(path) for tree, path in zip(trees, pair, strict=True)]
-            if any(blob is not None and contents[blob] is None for blob in blobs):
-                unread.update(dict.fromkeys(pair, ABSENT))
-                continue
-            old, new = (contents[blob] if blob is not None else None for blob in blobs)
-            versions.append((Version(pair[0], None if whole else old), Version(pair[1], new)))
+        versions, unread = self._versions(pairs, trees, whole=whole)
         compared = compared_files([(old.content, new.content) for old, new in versions], self._summaries)
         found = effects_of(versions, both, reach.roots, lambda path: self._is_aside(path, policy), compared)
         unread |= found.unread
@@ -524,6 +521,48 @@ class Planner:
                 if module is not None and not has_hosts(path)
             },
         )
+
+    def _versions(
+        self, pairs: Collection[tuple[str, str]], trees: tuple[_Tree, _Tree], *, whole: bool = False
+    ) -> tuple[list[tuple[Version, Version]], dict[str, str]]:
+        """Both versions of files, and the names of those whose content is not at hand."""
+        wanted = [
+            tree.files[path] for pair in pairs for tree, path in zip(trees, pair, strict=True) if path in tree.files
+        ]
+        contents = self.repository.read_objects(wanted)
+        unread: dict[str, str] = {}
+        versions = []
+        for pair in pairs:
+            blobs = [tree.files.get(path) for tree, path in zip(trees, pair, strict=True)]
+            if any(blob is not None and contents[blob] is None for blob in blobs):
+                unread.update(dict.fromkeys(pair, ABSENT))
+                continue
+            old, new = (contents[blob] if blob is not None else None for blob in blobs)
+            versions.append((Version(pair[0], None if whole else old), Version(pair[1], new)))
+        return versions, unread
+
+    def _by_others(
+        self, change: Change, reach: ReachPolicy, trees: tuple[_Tree, _Tree], effects: Effects
+    ) -> Iterator[str]:
+        """What other consumers reach of the changed functions and verl does not, so that no job here runs it."""
+        own = {_named(item) for item in effects.functions if item.function.reached and not item.earlier}
+        pairs = [pair for item in change.paths if (pair := _compared(item, reach))]
+        if len(own) == len({_named(item) for item in effects.functions}) and all(
+            new in effects.paths for _, new in pairs
+        ):
+            return
+        versions, _ = self._versions(pairs, trees)
+        compared = compared_files([(old.content, new.content) for old, new in versions], self._summaries)
+        base, head = (tree.program for tree in trees)
+        for title, uses in self._others.items():
+            followed = Reach(head, uses.entries, entered_by_runs(reach.package, reach.roots))
+            both = Sides(base, head, followed, followed)
+            touched = effects_of(versions, both, reach.roots, compared=compared).functions
+            found = {_named(item) for item in touched if item.function.reached and not item.earlier}
+            if alone := sorted(found - own):
+                shown = ", ".join(map(readable, alone[:_SHOWN_PLACES]))
+                more = f" and {len(alone) - _SHOWN_PLACES} more" if len(alone) > _SHOWN_PLACES else ""
+                yield f"{title} alone reaches {shown}{more}: no job here runs it."
 
     def _measured_lines(
         self, versions: Iterable[tuple[Version, Version]], cells: CellMap
@@ -584,6 +623,12 @@ def _not_compared(trees: SourceTrees, commits: tuple[str, str], policy: Policy) 
     return found
 
 
+def _named(touched: TouchedFunction) -> str:
+    """The function or method that a change touches, with its file."""
+    file = touched.function.path.rpartition("/")[2]
+    return f"{touched.symbol} ({file})" if touched.symbol else file
+
+
 def _set_aside(path: str, policy: Policy) -> bool:
     return any(not exemption.unless_reached and exemption.paths.match(path) for exemption in policy.exempt)
 
@@ -630,7 +675,7 @@ def plan_pull(ref: PullRef, readers: PlanReaders) -> Planned:
     try:
         trees, policy = readers.changes(pull), policy_of()
         uses = readers.uses(policy)
-        planner = Planner(trees, uses, readers.summaries, readers.today, readers.megatron_lm)
+        planner = Planner(trees, uses, readers.summaries, readers.today, readers.megatron_lm, other_uses())
         return plan_target(pull, policy, planner)
     except ForgeError as error:
         listed, policy = readers.pulls.change(pull), policy_of()

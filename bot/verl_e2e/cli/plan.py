@@ -270,16 +270,22 @@ def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bo
 
 
 @policy.command()
-@click.option("--verl", required=True, type=FOLDER, help="A verl checkout or bare git directory.")
+@click.option("--verl", required=True, type=FOLDER, help="A checkout of verl or of the consumer.")
 @_VERL_REF
-def imports(verl: Path, verl_ref: str | None) -> int:
-    """Print what verl uses of Megatron-Bridge, in the format of the packaged list.
+@click.option(
+    "--consumer",
+    type=click.Choice(["verl", "nemo_rl"]),
+    default="verl",
+    help="Whose uses; the name of its Python package.",
+)
+def imports(verl: Path, verl_ref: str | None, consumer: str) -> int:
+    """Print what verl or another consumer uses of Megatron-Bridge, in the format of the packaged lists.
 
     Example: verl-e2e policy imports --verl verl --verl-ref SHA > bot/verl_e2e/policy/verl-imports.json
     """
     from verl_e2e.wiring import planning as wiring
 
-    click.echo(wiring.verl_uses(verl, verl_ref), nl=False)
+    click.echo(wiring.uses_of_consumer(verl, verl_ref, consumer), nl=False)
     return 0
 
 

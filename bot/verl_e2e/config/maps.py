@@ -3,6 +3,7 @@
 import gzip
 import io
 import zlib
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -169,7 +170,10 @@ def bands_text(bands: Bands) -> str:
     return _HEAD + yaml.safe_dump(document, sort_keys=True, width=120)
 
 
-_PACKAGED_USES = "policy/verl-imports.json"
+_PACKAGED_USES = "policy/{}-imports.json"
+# Consumers that reach code which verl does not, each with its title; their code is below a folder of the same name.
+# SkyRL a9564572 is not one: 2,478 functions, each of which verl 9097cc4d reaches.
+OTHER_CONSUMERS = {"nemo_rl": "NeMo-RL"}
 
 
 class _UsesFile(Document):
@@ -181,9 +185,20 @@ class _UsesFile(Document):
 
 def packaged_uses(reason: str = "no verl checkout was given") -> Uses:
     """The uses of the verl commit that the packaged policy pins; `reason` says why no checkout is used."""
-    file = _UsesFile.model_validate_json(files("verl_e2e").joinpath(_PACKAGED_USES).read_bytes())
+    file = _uses_file("verl")
     source = f"the packaged list of verl {file.commit[:12]}, because {reason}"
     return Uses(file.entries, file.calls, source)
+
+
+def _uses_file(consumer: str) -> _UsesFile:
+    return _UsesFile.model_validate_json(files("verl_e2e").joinpath(_PACKAGED_USES.format(consumer)).read_bytes())
+
+
+@cache
+def other_uses() -> Mapping[str, Uses]:
+    """What other consumers use of Megatron-Bridge, each at a commit that its title names."""
+    read = {title: _uses_file(name) for name, title in OTHER_CONSUMERS.items()}
+    return {f"{title} {file.commit[:12]}": Uses(file.entries, file.calls, title) for title, file in read.items()}
 
 
 def uses_json(uses: Uses, commit: str) -> str:

@@ -22,7 +22,7 @@ from verl_e2e.app.plan_change import (
     uses_at,
     with_verl_files,
 )
-from verl_e2e.config.maps import load_labels, packaged_uses, read_cell_map, uses_json
+from verl_e2e.config.maps import load_labels, other_uses, packaged_uses, read_cell_map, uses_json
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.model.errors import UserError
@@ -192,9 +192,11 @@ def _verl_holds_package(order: PlanRequest, policy: Policy) -> bool:
     return order.verl is not None and policy.reach is not None and _holds(order.verl, order.verl_ref or "HEAD", policy)
 
 
-def verl_uses(verl: Path, verl_ref: str | None) -> str:
-    """verl's uses of Megatron-Bridge at a revision (HEAD), in the form of the packaged list."""
+def uses_of_consumer(verl: Path, verl_ref: str | None, consumer: str) -> str:
+    """What verl or another consumer uses of Megatron-Bridge at a revision (HEAD), in the form of the packaged lists."""
     policy, repository = packaged_policy(), GitRepository(verl)
+    assert policy.reach is not None
+    policy = policy.model_copy(update={"reach": policy.reach.model_copy(update={"callers": f"{consumer}/"})})
     assert policy.reach is not None
     commit = repository.resolve(verl_ref or "HEAD")
     return uses_json(_used(uses_at(repository, commit, policy.reach, ""), f"--verl {verl}", policy), commit)
@@ -214,6 +216,7 @@ def planner_of(repository: GitRepository, order: PlanRequest, policy: Policy, *r
         SummaryCache(order.cache),
         today,
         partial(_commits_for, order),
+        other_uses(),
     )
 
 

@@ -1,0 +1,42 @@
+"""What a consumer beside verl reaches of a change is named on the plan: no job here runs it."""
+
+import pytest
+
+from tests.fakes.small_bridge import BASE, TOP, USES
+from tests.fakes.trees import FakeSummaries, FakeTrees
+from verl_e2e.app.plan_change import Planner
+from verl_e2e.config.maps import OTHER_CONSUMERS, other_uses
+from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.reach.entries import Uses
+from verl_e2e.core.reach.walk import Entry
+
+RECIPE, LORA = f"{TOP}recipes/one.py", f"{TOP}peft/lora.py"
+OTHER = Uses((Entry("megatron.bridge.recipes.one", "recipe", "other/train.py", 1),), (), "other")
+
+
+def notes(path: str, others: dict[str, Uses]) -> list[str]:
+    """The notes on consumers of a plan, where the functions of one file have another body."""
+    text = BASE[path]
+    assert isinstance(text, str)
+    head = {**BASE, path: text.replace("return ", "return [] or ")}
+    planner = Planner(FakeTrees({"base": BASE, "head": head}), USES, FakeSummaries(), others=others)
+    return [note for note in planner.plan("base", "head", packaged_policy()).plan.notes if "alone reaches" in note]
+
+
+@pytest.mark.parametrize(
+    ("path", "entry", "expected"),
+    [
+        (RECIPE, OTHER, ["Other 1 alone reaches recipe (one.py): no job here runs it."]),
+        # verl reaches that as well, so a job runs it.
+        (LORA, Uses(USES.entries, (), "other"), []),
+        # Nobody reaches that.
+        (RECIPE, Uses(USES.entries, (), "other"), []),
+    ],
+)
+def test_what_another_consumer_alone_reaches(path: str, entry: Uses, expected: list[str]) -> None:
+    assert notes(path, {"Other 1": entry}) == expected
+
+
+def test_the_packaged_lists_are_of_commits_and_start_somewhere() -> None:
+    assert [title.rpartition(" ")[0] for title in other_uses()] == list(OTHER_CONSUMERS.values())
+    assert all(uses.entries and len(title.rpartition(" ")[2]) == 12 for title, uses in other_uses().items())
