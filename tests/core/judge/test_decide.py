@@ -32,3 +32,17 @@ def test_memory_that_a_neighbour_takes_is_no_fault_of_the_change(fault: object, 
     assert (verdict.result, verdict.stage) == (result, Stage.TRAIN_STEP)
     assert ("a neighbour held up to 40000 MiB of GPU 1" in verdict.sentence) == (result is Result.BLOCKED)
     assert (verdict.causes == (NEIGHBOUR_CAUSE, of_log("gpu-memory"))) == (result is Result.BLOCKED)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    "message", ["Memory usage increased after sleeping.", "Free memory on device is less than desired"]
+)
+def test_an_engine_that_lost_its_memory_to_a_neighbour_names_the_neighbour(message: str, *, shared: bool) -> None:
+    fault = error("AssertionError", message, stage=Stage.ROLLOUT_ENGINE)
+    began, *rest = ended(EndReason.EXITED, 1)
+    gpu = peak(others_mib=14832 if shared else 0)
+    verdict = judged(cut_facts(Stage.ROLLOUT_ENGINE, errors=(fault,)), events=(began, gpu, *rest))
+    assert (verdict.result, verdict.stage) == (Result.BLOCKED, Stage.ROLLOUT_ENGINE)
+    assert ("a neighbour held up to 14832 MiB of GPU 1" in verdict.sentence) is shared
+    assert verdict.causes[-1] == of_log("engine-memory")

@@ -33,7 +33,7 @@ from verl_e2e.core.triage.triage import INCOMPLETE, TriageVerdict
 # A process that only holds a CUDA context takes some hundred MiB.
 _TELLING_MIB = 1024
 # The rules of triage by which the fault may lie with others on the GPU.
-_SHARED_CAUSES = frozenset({"gpu-memory"})
+_SHARED_CAUSES = frozenset({"gpu-memory", "engine-memory"})
 PASSED = Decision(Result.PASS, None, "")
 # What each criterion that was asked for found.
 By = Mapping[str, CriterionFinding]

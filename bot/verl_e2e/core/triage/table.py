@@ -188,7 +188,8 @@ RULES: tuple[TriageRule, ...] = (
         id="engine-memory",
         fault=Fault.OUTSIDE,
         stage=Stage.ROLLOUT_ENGINE,
-        message=r"No available memory for the cache blocks|Free memory on device .* less than desired|(?:KV"
+        message=r"No available memory for the cache blocks|Free memory on device .* less than desired"
+        r"|Memory usage increased after sleeping|(?:KV"
         r"|kv) cache .*(?:needed|memory)|larger than the maximum number of tokens that can be stored in KV"
         r"|Not enough memory\. Please try (?:to )?increas",
         cause="the rollout engine found too little free GPU memory",
