@@ -10,6 +10,7 @@ import click
 from verl_e2e.cli import cli
 from verl_e2e.config.environment import variables
 from verl_e2e.config.settings import Settings
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.log.literals import LITERALS
 from verl_e2e.core.model.access import DEFAULT_GRANTS, Capability
 from verl_e2e.core.model.settings import Axis, Takes
@@ -136,12 +137,12 @@ def _values(axis: Axis) -> str:
 def _in_verl(axis: Axis) -> str:
     # The second of the choices differs from what holds without it.
     value = axis.row.choices[1] if axis.row.choices else 2 if axis.is_size else not axis.default
-    setting = axis.in_verl(value)
+    setting = VERL.setting(axis, value)
     keys = (override.lstrip("+").partition("=")[0] for override in setting.overrides)
     # One of the roles stands for all.
     named = dict.fromkeys(key.removeprefix("critic.").removeprefix("actor_rollout_ref.") for key in keys)
     plain = dict.fromkeys(key.removeprefix("actor.").removeprefix("ref.") for key in named)
-    return ", ".join(f"`{name}`" for name in (*setting.wrapper, *plain)) or axis.row.elsewhere
+    return ", ".join(f"`{name}`" for name in (*setting.wrapper, *plain)) or VERL.settings[axis].elsewhere
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

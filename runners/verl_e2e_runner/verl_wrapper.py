@@ -28,12 +28,13 @@ from typing import Any
 
 from verl_e2e.core.consumer.consumer import PlannedPhase
 from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER, expected_config, host_overrides
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job, common_overrides
+from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job
 from verl_e2e.core.model.levels import OWN_FILES, Variant
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e.core.model.settings import BASE_WRAPPER, SettingsCheck, expected_config
+from verl_e2e.core.model.settings import SettingsCheck
 from verl_e2e_runner.process.cage import (
     EXECUTED_VARIABLE,
     FINGERPRINTS_VARIABLE,
@@ -156,7 +157,7 @@ def overrides(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
 
     given = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
     keys = {key(item) for item in given}
-    common = common_overrides(
+    common = host_overrides(
         job.site, reward_model=bool(job.reward_model), gpus_of_node=job.gpus_of_node, nodes=job.node_count
     )
     given += [item for item in common if key(item) not in keys]

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from tests.fakes.places import FIXTURES
+from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER, expected_config
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -36,7 +37,6 @@ from verl_e2e.core.model.record import (
     RunContainer,
     TestCase,
 )
-from verl_e2e.core.model.settings import BASE_WRAPPER, expected_config
 from verl_e2e.core.triage.triage import triage
 
 RESOLVED = FIXTURES / "build" / "level0-config.json"

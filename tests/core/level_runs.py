@@ -9,6 +9,7 @@ from tests.core.builders import DRIVER, TRAINER, config_with, import_lines, make
 from tests.core.logs import recorded
 from verl_e2e.core.consumer.consumer import PlannedPhase
 from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.variants import variant_named
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.verdict import judge
@@ -18,7 +19,6 @@ from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CheckpointFile, CheckpointListing, Checkpoints, Event, Record
-from verl_e2e.core.model.space import variant_named
 from verl_e2e.core.triage.triage import triage
 
 LOGGED = "INFO:2026-11-20 14:24:50,000:"

@@ -1,4 +1,7 @@
-"""A new criterion, setting, command or triage rule is one row in one file: added to a copy, it does its work."""
+"""A new criterion, setting, command or triage rule is one row in one file: added to a copy, it does its work.
+
+Of a setting each consumer has a row too.
+"""
 
 import json
 import os
@@ -24,10 +27,10 @@ SETTING = """    GATING = AxisRow(
         takes=Takes.CHOICE,
         default="soft",
         choices=("soft", "hard"),
-        keys=("actor_rollout_ref.model.gating",),
         short="gating",
     )
 """
+IN_VERL = '    Axis.GATING: AxisSetting(keys=("actor_rollout_ref.model.gating",)),\n'
 COMMAND = '    Verb("wave", Capability.ASK, "Say hello.", f"{PREFIX} wave"),\n'
 RULE = """    TriageRule(
         id="tea-break",
@@ -107,10 +110,11 @@ def test_a_criterion_is_added_by_one_row_in_one_file(packages: Path, tmp_path: P
     assert [item["state"] for item in evidence if item["criterion"] == "quiet"] == ["broken"]
 
 
-def test_a_setting_is_added_by_one_row_in_one_file(packages: Path) -> None:
+def test_a_setting_is_added_by_its_row_and_what_it_is_in_each_consumer(packages: Path) -> None:
     assert python(packages, "-c", PLANNED) == ""
     before = '        short_off="not-packed",\n    )\n'
     add(packages, "model/settings.py", (before, SETTING))
+    add(packages, "consumer/verl_settings.py", ("SETTINGS: Mapping[Axis, AxisSetting] = {\n", IN_VERL))
     text = python(packages, "-c", PLANNED)
     assert "job 2-tp2-gating-hard: 2 GPUs" in text
     assert "('actor_rollout_ref.model.gating=hard',)" in text

@@ -25,7 +25,7 @@ STILL = {
     "bot/verl_e2e/core/compare/performance.py": 3,
     "bot/verl_e2e/core/compare/steps.py": 14,
     "bot/verl_e2e/core/judge/case.py": 5,
-    "bot/verl_e2e/core/judge/criteria/basic.py": 16,
+    "bot/verl_e2e/core/judge/criteria/basic.py": 14,
     "bot/verl_e2e/core/judge/criteria/features.py": 10,
     "bot/verl_e2e/core/judge/criteria/metrics.py": 4,
     "bot/verl_e2e/core/judge/criteria/resume.py": 2,
@@ -42,13 +42,7 @@ STILL = {
     "bot/verl_e2e/core/log/printed.py": 2,
     "bot/verl_e2e/core/model/facts.py": 1,
     "bot/verl_e2e/core/model/jobs.py": 1,
-    "bot/verl_e2e/core/model/levels.py": 1,
     "bot/verl_e2e/core/model/related.py": 1,
-    "bot/verl_e2e/core/model/settings.py": 56,
-    "bot/verl_e2e/core/model/space.py": 2,
-    "bot/verl_e2e/core/plan/build.py": 6,
-    "bot/verl_e2e/core/plan/cell_settings.py": 1,
-    "bot/verl_e2e/core/plan/outline.py": 5,
     "bot/verl_e2e/core/signal/curves.py": 12,
     "bot/verl_e2e/core/triage/candidates.py": 1,
     "bot/verl_e2e/core/triage/silent.py": 21,
@@ -56,8 +50,9 @@ STILL = {
     "runners/verl_e2e_runner/instrumentation/verl_e2e_compose.py": 3,
     "runners/verl_e2e_runner/instrumentation/verl_e2e_fingerprints.py": 2,
     "runners/verl_e2e_runner/place.py": 1,
+    "runners/verl_e2e_runner/preflight/inputs.py": 2,
     "runners/verl_e2e_runner/process/cage.py": 1,
-    "runners/verl_e2e_runner/verl_wrapper.py": 6,
+    "runners/verl_e2e_runner/verl_wrapper.py": 7,
 }
 
 
@@ -67,7 +62,8 @@ def words_of(consumer: Consumer) -> re.Pattern[str]:
     settings = [consumer.setting(axis, value) for axis in Axis for value in axis.tried]
     variables = {*consumer.base, *(name for setting in settings for name in setting.wrapper)} - SHARED
     keys = {key.partition(".")[0] for key in job_keys} - SHARED
-    whole = {key for key in job_keys if key.partition(".")[0] in SHARED}
+    set_here = {override.lstrip("+").partition("=")[0] for setting in settings for override in setting.overrides}
+    whole = {key for key in {*job_keys, *set_here} if key.partition(".")[0] not in keys}
     metrics = {name.partition("/")[0] for names in consumer.metrics.values() for name in names} - SHARED
     phrases = {literal.text.strip() for literal in consumer.log.literals if len(literal.text.strip()) > 12}
     patterns = (

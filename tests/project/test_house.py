@@ -20,8 +20,8 @@ from packaging.utils import canonicalize_name
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from verl_e2e.cli import cli
+from verl_e2e.core.consumer.variants import VARIANTS
 from verl_e2e.core.judge.criteria.table import Criterion
-from verl_e2e.core.model.space import VARIANTS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = ("run", "dev", "all")

@@ -8,10 +8,10 @@ import pytest
 
 from tests.fakes.places import ROOT
 from tests.runners.world import SCRIPT, WRAPPER, World
+from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e.core.model.settings import BASE_WRAPPER
 from verl_e2e_runner.process.cage import Session
 from verl_e2e_runner.trees import Trees, prepare_trees
 from verl_e2e_runner.verl_wrapper import (

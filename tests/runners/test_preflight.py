@@ -10,11 +10,11 @@ import pytest
 
 from tests.core.builders import make_job
 from tests.runners.world import SUBMODULE, World
+from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, Gpu, RunContainer
-from verl_e2e.core.model.settings import BASE_WRAPPER
 from verl_e2e_runner.preflight.host import check_disk, check_gpus, check_image, check_ray_cpus, usable_processors
 from verl_e2e_runner.preflight.inputs import check_data, check_model, check_reward_model, check_stale_checkpoints
 from verl_e2e_runner.preflight.preflight import Preflight, preflight

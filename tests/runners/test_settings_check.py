@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.runners.world import VERL
+from verl_e2e.core.consumer.variants import VARIANTS, setting_probes, variant_named, variant_of
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis, SettingsCheck, Value
-from verl_e2e.core.model.space import VARIANTS, JobPoint, setting_probes, variant_named
+from verl_e2e.core.model.space import JobPoint
 from verl_e2e_runner.verl_wrapper import check_settings
 
 pytestmark = pytest.mark.host
@@ -52,7 +53,7 @@ def write(verl: Path, files: dict[str, str]) -> None:
 
 @pytest.mark.ray
 def test_each_job_gets_the_answer_to_its_own_settings(verl: Path) -> None:
-    refused = JobPoint.default().with_axes({Axis.ADAPTER: "dora"}).variant(Level.SMOKE, "dora")
+    refused = variant_of(JobPoint.default().with_axes({Axis.ADAPTER: "dora"}), Level.SMOKE, "dora")
     split = replace(smoke(), name="split", overrides=("note='two words'",))
     broken, plain, taken_apart = checked(verl, refused, smoke(), split)
     assert "Key 'type' is not in struct" in broken.refused
@@ -146,6 +147,6 @@ def test_a_real_verl_takes_each_named_job_each_setting_and_any_point_without_a_c
     )
     sound = [point for point in points if not point.conflict and point.gpu_count <= 8][:60]
     assert len(sound) == 60
-    derived = [point.variant(point.levels[0], f"any-{number}") for number, point in enumerate(sound)]
+    derived = [variant_of(point, point.levels[0], f"any-{number}") for number, point in enumerate(sound)]
     made = checked(tmp_path / "verl", *VARIANTS, *setting_probes(), *derived)
     assert [check for check in made if not check.accepted] == []

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.runners.world import SCRIPT, World
+from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER, SHARE_OF_DIGITS
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.levels import SHARE_OF_DIGITS, Level
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE
-from verl_e2e.core.model.settings import BASE_WRAPPER
 from verl_e2e_runner.place import read_paths
 from verl_e2e_runner.process.cage import Session, ray_folder
 from verl_e2e_runner.trees import planned_trees

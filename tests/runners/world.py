@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, RepositoryOrigin, SiteProfile
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.settings import BASE_WRAPPER
 
 SCRIPT = "tests/special_e2e/run_ppo_trainer_megatron.sh"
 SUBMODULE = "3rdparty/Megatron-LM"

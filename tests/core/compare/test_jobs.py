@@ -6,12 +6,13 @@ import pytest
 
 from tests.core.builders import make_job
 from verl_e2e.core.compare.jobs import begins_equal, is_parity, job_differences, unsharded
+from verl_e2e.core.consumer.variants import PARITY_VARIANTS, VARIANTS
+from verl_e2e.core.consumer.verl_settings import DETERMINISTIC, SETTINGS
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.settings import DETERMINISTIC, Axis
-from verl_e2e.core.model.space import PARITY_VARIANTS, VARIANTS
+from verl_e2e.core.model.settings import Axis
 
 DENSE = {"COMMON_TP": "2", "COMMON_PP": "2", "INFER_TP": "2", "NUM_GPUS": "4"}
-PARITY = Axis.PARITY.in_verl(value=True).overrides
+PARITY = SETTINGS[Axis.PARITY].values[True].overrides
 OF_LEVEL_2 = [entry for entry in VARIANTS if entry.level is Level.PARALLELISM]
 
 

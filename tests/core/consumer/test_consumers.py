@@ -14,7 +14,7 @@ from verl_e2e.core.log.scan import LogScanner
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.settings import Axis, Setting, Value
+from verl_e2e.core.model.settings import Axis, Setting
 from verl_e2e_runner.instrumentation import verl_e2e_fingerprints
 
 KEY = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
@@ -32,8 +32,7 @@ def job_of(consumer: Consumer, level: Level = Level.SMOKE, steps: int = 1) -> Jo
     wrapper = dict(consumer.base)
     overrides: tuple[str, ...] = ()
     if level is Level.SAVE_RESUME:
-        saves: Value = True
-        setting = consumer.setting(Axis.RESUME, saves)
+        setting = consumer.setting(Axis.RESUME, value=True)
         wrapper, overrides = {**wrapper, **setting.wrapper}, setting.overrides
     return make_job(level, "any", consumer=consumer.name, wrapper=wrapper, overrides=overrides, steps=steps)
 
@@ -60,7 +59,7 @@ def test_every_value_of_every_axis_is_set_or_refused(consumer: Consumer) -> None
         for value in axis.tried:
             if (refusal := consumer.refused_values.get((axis, value))) is not None:
                 assert_says_why(refusal)
-            elif value != axis.default and not axis.row.elsewhere:
+            elif value != axis.default and not consumer.settings[axis].elsewhere:
                 setting = consumer.setting(axis, value)
                 assert setting != Setting(), (axis, value)
                 assert all(NAME.fullmatch(name) for name in setting.wrapper), axis

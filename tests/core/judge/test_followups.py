@@ -9,6 +9,8 @@ from tests.core.builders import judged, make_job
 from tests.core.executions import REMOVED, TRANSFORM, change
 from verl_e2e.core.compare.jobs import job_differences
 from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.variants import VARIANTS
+from verl_e2e.core.consumer.verl_settings import SETTINGS, expected_config
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.related_runs import (
@@ -33,8 +35,7 @@ from verl_e2e.core.model.jobs import Job, Patch, Repository, Substitution
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.related import RelatedRun, Role
-from verl_e2e.core.model.settings import Axis, expected_config
-from verl_e2e.core.model.space import VARIANTS
+from verl_e2e.core.model.settings import Axis
 
 BASE = MergeBase("d" * 40)
 ALLOWED = Allowed(merge_base=BASE)
@@ -48,7 +49,7 @@ PARITY = make_job(
     "dp2-parity",
     gpu_count=2,
     wrapper={"NUM_GPUS": "2", "LORA_RANK": "0"},
-    overrides=Axis.PARITY.in_verl(value=True).overrides,
+    overrides=SETTINGS[Axis.PARITY].values[True].overrides,
 )
 BESIDE = PARITY.model_copy(update={"site": PARITY.site.model_copy(update={"known_good": True})})
 ADAPTED = BESIDE.model_copy(update={"wrapper": {**PARITY.wrapper, "LORA_RANK": "4"}})

@@ -27,6 +27,7 @@ from tests.core.builders import (
     passing_tests,
     step_line,
 )
+from verl_e2e.core.consumer.variants import VARIANTS
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.criteria.invariants import Invariant
 from verl_e2e.core.judge.criteria.table import ROWS, Criterion
@@ -38,7 +39,6 @@ from verl_e2e.core.model.facts import TracebackRecord as Printed
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Outcome, Result, Stage
 from verl_e2e.core.model.record import Check, EndReason, Event, Finding, Record, RunContainer, TestCase
-from verl_e2e.core.model.space import VARIANTS
 
 FAILED_TEST = TestCase(name="tests.unit_tests.models.test_param_mapping.test_c", outcome="failed", message="assert 0")
 NO_DATA = Finding(check=Check.DATA, ok=False, stage=Stage.DATA, summary="train.parquet is not there", fix="Make it.")

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from verl_e2e.core.consumer.variants import VARIANTS
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis, FieldValue, Value
-from verl_e2e.core.model.space import MOST_CHARACTERS, POINTS, VARIANTS, JobPoint, ModelWant, name_of
+from verl_e2e.core.model.space import MOST_CHARACTERS, POINTS, JobPoint, ModelWant, name_of
 from verl_e2e.core.pulls.forge import CheckId, read_check_id
 
 _ID = re.compile(next(item.pattern for item in Job.model_fields["id"].metadata if hasattr(item, "pattern")))

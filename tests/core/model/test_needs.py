@@ -1,5 +1,6 @@
 from tests.core.builders import make_job
-from verl_e2e.core.model.jobs import Job, SiteProfile, common_overrides
+from verl_e2e.core.consumer.verl_settings import host_overrides
+from verl_e2e.core.model.jobs import Job, SiteProfile
 from verl_e2e.core.model.needs import Capacity, SiteNeeds, unable
 
 
@@ -18,11 +19,11 @@ def test_a_site_gives_a_part_of_each_gpu() -> None:
     assert (needs.gpus, needs.gpu_memory_gib) == (0.5, 25)
     assert needs.memory_gib > needs.gpu_count * 32
     assert needs.cores == 8
-    overrides = common_overrides(site, reward_model=False, gpus_of_node=2)
+    overrides = host_overrides(site, reward_model=False, gpus_of_node=2)
     assert "actor_rollout_ref.rollout.gpu_memory_utilization=0.15" in overrides
     assert overrides[-1].endswith(f"kv_cache_memory_bytes={5 * 1024**3}")
     # What serves a reward model beside it gets no more.
-    served = [text for text in common_overrides(site, reward_model=True, gpus_of_node=2) if "reward" in text]
+    served = [text for text in host_overrides(site, reward_model=True, gpus_of_node=2) if "reward" in text]
     assert served == [
         "reward.reward_model.rollout.gpu_memory_utilization=0.15",
         f"+reward.reward_model.rollout.engine_kwargs.vllm.kv_cache_memory_bytes={5 * 1024**3}",
@@ -34,7 +35,7 @@ def test_the_values_of_a_site_win() -> None:
     assert (own.needs_of(8).memory_gib, own.needs_of(8).cores) == (64, 12)
     assert [SiteProfile(name="a", gpus_per_node=4).needs_of(count).gpu_count for count in (2, 8)] == [2, 4]
     assert SiteProfile.model_validate_json(own.model_dump_json()) == own
-    assert not any("gpu_memory" in text for text in common_overrides(own, reward_model=False, gpus_of_node=1))
+    assert not any("gpu_memory" in text for text in host_overrides(own, reward_model=False, gpus_of_node=1))
 
 
 def test_a_job_takes_slots_by_its_part_of_the_gpus() -> None:

@@ -2,9 +2,10 @@
 
 import re
 
+from verl_e2e.core.consumer.variants import setting_probes
+from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.settings import BASE_WRAPPER, Axis
-from verl_e2e.core.model.space import setting_probes
+from verl_e2e.core.model.settings import Axis
 
 # What other parts of a job carry out: the number of GPUs and the steps.
 WITHOUT_A_SETTING = {Axis.DATA, Axis.STEPS}

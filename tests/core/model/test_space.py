@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_e2e.core.model.levels import COSTS, SHARE_OF_DIGITS, CostBasis, Level
-from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, Value
-from verl_e2e.core.model.space import POINTS, VARIANTS, JobPoint, ModelWant, Want, variant_named
+from verl_e2e.core.consumer.variants import VARIANTS, variant_named, variant_of
+from verl_e2e.core.consumer.verl import VERL
+from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER, SHARE_OF_DIGITS
+from verl_e2e.core.model.levels import COSTS, CostBasis, Level
+from verl_e2e.core.model.settings import Axis, Value
+from verl_e2e.core.model.space import POINTS, JobPoint, ModelWant, Want
 
 RECOMPUTE = tuple(
     f"++{role}.megatron.override_transformer_config.{key}"
@@ -180,7 +183,7 @@ def test_adapters_of_experts_leave_merged(axes: dict[Axis, Value], model: ModelW
     assert isinstance(point, JobPoint)
     assert point[Axis.ADAPTER_MERGE] is True
     assert Axis.ADAPTER_MERGE in point.implied
-    assert point.variant(point.levels[0], "any").wrapper["LORA_MERGE"] == "True"
+    assert variant_of(point, point.levels[0], "any").wrapper["LORA_MERGE"] == "True"
     found = conflict(point, {Axis.ADAPTER_MERGE: False})
     assert found.startswith("adapter merge False: with adapters of their own on experts vLLM 0.24.0")
 
@@ -249,7 +252,9 @@ def test_the_gpus_are_those_that_the_sizes_need(axes: dict[Axis, Value], gpu_cou
 
 
 def test_a_derived_job_costs_as_much_as_the_default_of_its_level() -> None:
-    found = joined(JobPoint.of_level(Level.SAVE_RESUME), {Axis.EXPERT: 2}).variant(Level.SAVE_RESUME, "resume-ep2").cost
+    found = variant_of(
+        joined(JobPoint.of_level(Level.SAVE_RESUME), {Axis.EXPERT: 2}), Level.SAVE_RESUME, "resume-ep2"
+    ).cost
     assert found == replace(COSTS["1-resume"], basis=CostBasis.ESTIMATE)
 
 
@@ -258,7 +263,7 @@ def test_a_derived_job_has_the_variables_and_overrides_of_its_settings() -> None
         JobPoint.of_level(Level.SAVE_RESUME),
         {Axis.EXPERT: 2, Axis.EXPERT_TENSOR: 2, Axis.ADAPTER_SHARING: "per expert", Axis.ADAPTER_ALPHA: 16},
     )
-    made = point.variant(Level.SAVE_RESUME, "resume-ep2")
+    made = variant_of(point, Level.SAVE_RESUME, "resume-ep2")
     assert (made.job_id, made.gpu_count, made.steps) == ("1-resume-ep2", 4, 2)
     assert made.wrapper == {
         "COMMON_EP": "2",
@@ -306,7 +311,7 @@ def test_a_derived_job_has_the_variables_and_overrides_of_its_settings() -> None
 def test_what_a_setting_is_in_verl(
     axis: Axis, value: Value, wrapper: dict[str, str], overrides: tuple[str, ...]
 ) -> None:
-    made = axis.in_verl(value)
+    made = VERL.setting(axis, value)
     assert (dict(made.wrapper), made.overrides) == (wrapper, overrides)
 
 
@@ -324,7 +329,7 @@ def test_what_a_setting_is_in_verl(
 )
 def test_a_level_that_cannot_have_the_settings_is_refused(axes: dict[Axis, Value], level: Level) -> None:
     with pytest.raises(ValueError, match=r"^odd: "):
-        JobPoint.default().with_axes(axes).variant(level, "odd")
+        variant_of(JobPoint.default().with_axes(axes), level, "odd")
 
 
 def test_a_value_that_no_job_has_is_refused_at_once() -> None:
@@ -386,7 +391,7 @@ def test_the_order_of_wants_does_not_matter_and_a_job_has_all_that_it_took(
     assert made.holds(want(first))
     assert made.holds(want(second))
     for level in made.levels:
-        assert made.variant(level, "any").gpu_count == made.gpu_count
+        assert variant_of(made, level, "any").gpu_count == made.gpu_count
 
 
 @pytest.mark.parametrize(
@@ -433,7 +438,7 @@ def test_the_level_of_a_job_that_is_there_for_its_settings(
 def test_a_job_of_parity_costs_its_unsharded_run_too_whatever_its_name() -> None:
     axes: dict[Axis, Value] = {Axis.CONTEXT: 2, Axis.PARITY: True}
     named = variant_named("2-dp2-parity")
-    made = JobPoint.default().with_axes(axes).variant(Level.PARALLELISM, "mine")
+    made = variant_of(JobPoint.default().with_axes(axes), Level.PARALLELISM, "mine")
     assert named is not None
     assert (made.steps, made.gpu_minutes) == (3, named.gpu_minutes)
     assert made.cost.reference_s > 0

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from verl_e2e.config import load_profile, packaged_policy
+from verl_e2e.core.consumer.variants import variant_named
 from verl_e2e.core.judge import wording
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.jobs import ChosenTest, Job, Repository, WhyChosen
-from verl_e2e.core.model.space import variant_named
 from verl_e2e.core.plan.bridge_tests import Choice, is_test_file
 from verl_e2e.core.plan.build import Sources, build_job, runnable
 from verl_e2e.core.plan.outline import JobOutline

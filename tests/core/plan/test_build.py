@@ -8,12 +8,13 @@ import pytest
 
 from tests.fakes.places import FIXTURES
 from verl_e2e.config import load_profile, packaged_policy
+from verl_e2e.core.consumer.variants import PARITY_VARIANTS, VARIANTS, variant_named
+from verl_e2e.core.consumer.verl_settings import SHARE_OF_DIGITS, expected_config
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job, Patch, Repository, SiteProfile, Substitution
-from verl_e2e.core.model.levels import SHARE_OF_DIGITS, Level, Variant
-from verl_e2e.core.model.settings import expected_config, parsed
-from verl_e2e.core.model.space import PARITY_VARIANTS, VARIANTS, variant_named
+from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.settings import parsed
 from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job, select_patches
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle, as_asked, with_obstacles
 from verl_e2e.core.plan.policy import Feature

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.fakes.places import FIXTURES
 from verl_e2e.config import load_policy, packaged_policy
+from verl_e2e.core.consumer.variants import VARIANTS
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.space import VARIANTS
 from verl_e2e.core.plan.outline import Missing
 from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.plan.plan_document import plan_document, plan_json

@@ -6,11 +6,12 @@ import pytest
 
 from tests.fakes.places import ROOT
 from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.consumer.variants import VARIANTS, variant_named, variant_of, variants_of
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import COSTS, CostBasis, Level, Variant
 from verl_e2e.core.model.needs import MOST_GPUS
 from verl_e2e.core.model.settings import Axis
-from verl_e2e.core.model.space import VARIANTS, JobPoint, variant_named, variants_of
+from verl_e2e.core.model.space import JobPoint
 from verl_e2e.core.plan.outline import JobOutline, Missing, fit, with_obstacles
 from verl_e2e.core.plan.policy import Model, ModelFacts, Policy
 
@@ -53,7 +54,7 @@ def test_a_model_gets_as_many_gpus_as_its_weights_need(
 
 @pytest.mark.parametrize("declared", (facts(), facts(1.0), facts(None, 1)))
 def test_sizes_beyond_a_host_are_refused_whatever_is_declared_of_the_model(declared: ModelFacts) -> None:
-    large = JobPoint.default().with_axes({Axis.TENSOR: 16}).variant(Level.PARALLELISM, "tp16")
+    large = variant_of(JobPoint.default().with_axes({Axis.TENSOR: 16}), Level.PARALLELISM, "tp16")
     assert fit(large, declared, wrapper={}).problem == ("its parallel sizes: 16 GPUs, and a job has 8 at most")
 
 

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.consumer.variants import variant_named
 from verl_e2e.core.judge import wording
 from verl_e2e.core.model.jobs import Checkpoint, Data, Repository, SiteProfile
-from verl_e2e.core.model.space import ModelWant, variant_named
+from verl_e2e.core.model.space import ModelWant
 from verl_e2e.core.plan.build import Sources, build_job, sized, sizes_for
 from verl_e2e.core.plan.job_models import job_on_model, shows
 from verl_e2e.core.plan.outline import JobOutline

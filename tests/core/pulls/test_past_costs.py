@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.core.builders import make_job
+from verl_e2e.core.consumer.variants import variant_named
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import CostBasis, Level
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.space import variant_named
 from verl_e2e.core.plan.outline import JobOutline
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.wanted_jobs import expected_cost, past_costs

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from verl_e2e.core.consumer.variants import variant_named
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Excuse, Purpose, Side
 from verl_e2e.core.model.jobs import Checkpoint, ChosenTest, WhyChosen
 from verl_e2e.core.model.levels import CostBasis, Level
 from verl_e2e.core.model.settings import SettingsCheck
-from verl_e2e.core.model.space import POINTS, variant_named
+from verl_e2e.core.model.space import POINTS
 from verl_e2e.core.plan.bridge_tests import Choice
 from verl_e2e.core.plan.contract import ContractFinding, Kind
 from verl_e2e.core.plan.measured_jobs import NEW, NOT_ENTERED, NotCovered, Place

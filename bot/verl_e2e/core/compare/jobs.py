@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from verl_e2e.core.consumer.verl_settings import DETERMINISTIC, DISTINCT_SAMPLES, expected_config
 from verl_e2e.core.model.access import Slowdown
 from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.settings import DETERMINISTIC, DISTINCT_SAMPLES, expected_config, expected_of_overrides
+from verl_e2e.core.model.settings import expected_of_overrides
 from verl_e2e.core.text.escape import one_line
 
 _SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")

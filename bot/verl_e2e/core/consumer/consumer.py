@@ -5,16 +5,17 @@ consumer for its words. Nothing here reads a file, a clock or the environment.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from typing import Any, Protocol
 
 from verl_e2e.core.consumer.literal import Literal
 from verl_e2e.core.model.execution import ProcessRole
-from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.settings import Axis, Setting, Value
+from verl_e2e.core.model.jobs import Job, SiteProfile
+from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.settings import Axis, Setting, Takes, Value
+from verl_e2e.core.model.space import JobPoint
 
 
 class Quantity(StrEnum):
@@ -110,6 +111,26 @@ class Refusal:
     source: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisSetting:
+    """What the values of one axis are; a value is its own text in all variables and keys, a list for modules."""
+
+    # The variables and the keys of overrides that take a value.
+    variables: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    # The values for which that is not so.
+    values: Mapping[Value, Setting] = field(default_factory=dict)
+    # What carries it out where no variable and no override does, for the table of settings.
+    elsewhere: str = ""
+
+
+def joined_settings(parts: Iterable[Setting]) -> Setting:
+    """Several as one: of a variable the last value, and each override once."""
+    made = tuple(parts)
+    wrapper = {variable: text for part in made for variable, text in part.wrapper.items()}
+    return Setting(wrapper, tuple(dict.fromkeys(override for part in made for override in part.overrides)))
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedPhase:
     """One start of the consumer: it trains the steps from `first_step` to `last_step`."""
@@ -121,6 +142,22 @@ class PlannedPhase:
     wrapper: Mapping[str, str] = field(default_factory=dict)
     # Overrides that it adds to the job's; one of a key that the job sets takes its place.
     overrides: tuple[str, ...] = ()
+
+
+class Spread(Protocol):
+    """What puts a model on more ranks."""
+
+    def __call__(self, wrapper: Mapping[str, str], *, parts: int, factor: int, experts: bool) -> Mapping[str, str]:
+        """Variables in place of those of the job: trainers on `factor` times as many ranks, the rollout on `parts`."""
+        ...
+
+
+class HostOverrides(Protocol):
+    """What every job on a host is told of it."""
+
+    def __call__(self, site: SiteProfile, *, reward_model: bool, gpus_of_node: int, nodes: int = 1) -> tuple[str, ...]:
+        """No reward model unless it is asked for, and the share of CPUs and GPU memory that it may use."""
+        ...
 
 
 class ExpectedConfig(Protocol):
@@ -187,8 +224,26 @@ class Consumer:
 
     # What Level 0 sets, by variable; every other job overrides some of these.
     base: Mapping[str, str]
-    # What a value of an axis is: variables and overrides, both empty where `Axis.row.elsewhere` carries it out.
-    setting: Callable[[Axis, Value], Setting]
+    # What each axis is. Every axis has a row, also one whose values are refused.
+    settings: Mapping[Axis, AxisSetting]
+    # What a job of a level sets beside its axes, so that the level's own evidence can show.
+    level_setting: Callable[[JobPoint, Level], Setting]
+    # How many GPUs a job takes of each node, and how many steps it trains.
+    counts: Callable[[int, int], Setting]
+    # What puts a model on more ranks than its job asks for.
+    spread: Spread
+    # Over how many ranks a job's trainers divide a model's weights.
+    shards: Callable[[Variant], int]
+    # Whether a job with these variables trains a critic.
+    trains_critic: Callable[[Mapping[str, str]], bool]
+    # Overrides that fill the stages of a pipeline, by the job's variables; empty without one.
+    filling: Callable[[Mapping[str, str]], tuple[str, ...]]
+    # Overrides of every job on a host.
+    host: HostOverrides
+    # What makes a job train on a model that can have no critic and answers no question right, by the job's overrides.
+    any_model: Callable[[Collection[str]], Setting]
+    # Variables and whole overrides that a job itself chooses, whatever its named variant has.
+    own_choices: frozenset[str]
     # Levels that it cannot run, and values of settings that it refuses.
     refused_levels: Mapping[Level, Refusal]
     refused_values: Mapping[tuple[Axis, Value], Refusal]
@@ -211,6 +266,21 @@ class Consumer:
     # `ray::Class` and vLLM's are `VLLM::...`.
     roles: tuple[tuple[ProcessRole, re.Pattern[str]], ...]
     hooks: tuple[Hook, ...]
+
+    def setting(self, axis: Axis, value: Value) -> Setting:
+        """What a valid value is; nothing where other parts of a job carry it out."""
+        row = self.settings[axis]
+        if value in row.values:
+            return row.values[value]
+        text = str(value)
+        if axis.row.takes is Takes.MODULES:
+            text = "[" + ",".join(f"'{name}'" for name in text.split(",")) + "]"
+        return Setting(dict.fromkeys(row.variables, text), tuple(f"{key}={text}" for key in row.keys))
+
+    def size(self, axis: Axis, wrapper: Mapping[str, str]) -> int:
+        """The largest number among the variables of a size; what is absent or not above zero is 1."""
+        texts = [wrapper.get(name, "") for name in self.settings[axis].variables]
+        return max(1, *(int(text) for text in texts if text.isdecimal()), 1)
 
 
 # A run is proved in each of these: its driver, its training loop, its trainers and its rollout engine.

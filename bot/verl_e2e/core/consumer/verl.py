@@ -5,10 +5,24 @@ from types import MappingProxyType
 
 from verl_e2e.core.consumer.consumer import Consumer, Hook, HookPoint, PlannedPhase, Quantity
 from verl_e2e.core.consumer.verl_log import LOG
+from verl_e2e.core.consumer.verl_settings import (
+    BASE_WRAPPER,
+    SETTINGS,
+    SHARE_OF_DIGITS,
+    WITHOUT_CRITIC,
+    WRAPPER,
+    any_model,
+    expected_config,
+    filling,
+    host_overrides,
+    level_setting,
+    shards,
+    spread,
+)
 from verl_e2e.core.model.execution import ProcessRole
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, expected_config
+from verl_e2e.core.model.settings import Setting
 
 
 def _saves(job: Job) -> bool:
@@ -99,7 +113,16 @@ VERL = Consumer(
     callers="verl/",
     script=WRAPPER_SCRIPT,
     base=BASE_WRAPPER,
-    setting=Axis.in_verl,
+    settings=SETTINGS,
+    level_setting=level_setting,
+    counts=lambda gpus_of_node, steps: Setting({"NUM_GPUS": str(gpus_of_node), "TOTAL_TRAIN_STEPS": str(steps)}),
+    spread=spread,
+    shards=shards,
+    trains_critic=lambda wrapper: wrapper.get("ADV_ESTIMATOR", WRAPPER["ADV_ESTIMATOR"].default) == "gae",
+    filling=filling,
+    host=host_overrides,
+    any_model=any_model,
+    own_choices=frozenset({*WITHOUT_CRITIC, "LORA_MERGE", *SHARE_OF_DIGITS}),
     refused_levels=MappingProxyType({}),
     refused_values=MappingProxyType({}),
     phases=_phases,

@@ -20,6 +20,8 @@ from enum import IntEnum, auto
 from verl_e2e.core.compare.jobs import is_parity, through_mbridge, unsharded
 from verl_e2e.core.compare.performance import performance_of
 from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.variants import variant_named, variants_of
+from verl_e2e.core.consumer.verl_settings import expected_config
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion
@@ -33,8 +35,6 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import DEFECT_CAUSE, Decision, Recurrence, Result, Stage
 from verl_e2e.core.model.record import Environment, Record, Started, read_data
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
-from verl_e2e.core.model.settings import expected_config
-from verl_e2e.core.model.space import variant_named, variants_of
 
 _MAX_MARKS = 200
 _MAX_MARK = 300

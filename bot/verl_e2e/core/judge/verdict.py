@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from verl_e2e.core.consumer.variants import variants_of
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import ACTOR
@@ -36,7 +37,6 @@ from verl_e2e.core.model.record import (
     Record,
     read_data,
 )
-from verl_e2e.core.model.space import variants_of
 from verl_e2e.core.text.escape import count_of
 from verl_e2e.core.triage.silent import constant_reward
 from verl_e2e.core.triage.triage import Triage, TriageVerdict, triage_of_run

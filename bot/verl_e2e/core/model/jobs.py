@@ -5,7 +5,6 @@ A rehearsal is ordered in the same way: tiny models on a CPU, head against base.
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -324,45 +323,9 @@ class SiteProfile(DescribedDocument):
         return self.ray_cpus or ray_cpus(gpus_of_node, nodes=nodes)
 
 
-# Of its part of a GPU the rollout may take this much, and its cache this much: actor, critic and what the libraries
-# hold have the rest. Four runs at 0.15 of one GPU passed side by side (bench/results/measurements.md).
-_ROLLOUT_PART = 0.6
-_CACHE_PART = 0.2
-_GIB = 1 << 30
-_ROLLOUT = "actor_rollout_ref.rollout"
+# Keys of verl that follow from whether a job has a reward model.
 _REWARD_KEY = "reward.reward_model.enable"
-_WITHOUT_REWARD_MODEL = f"{_REWARD_KEY}=False"
-# What a host sets of its rollout engine holds for the engine that serves the reward model too.
-_OF_ENGINE = re.compile(
-    rf"(\+{{0,2}}){re.escape(_ROLLOUT)}\.((?:gpu_memory_utilization|enforce_eager|engine_kwargs)\b.*)"
-)
-
-
-def common_overrides(site: SiteProfile, *, reward_model: bool, gpus_of_node: int, nodes: int = 1) -> tuple[str, ...]:
-    """The Hydra overrides of every job: no reward model unless it is asked for, and what it may use of its hosts.
-
-    verl may name the CPUs only of a cluster that it starts itself, which has one node.
-    """
-    given = _of_host(site, gpus_of_node, nodes)
-    if not reward_model:
-        return (_WITHOUT_REWARD_MODEL, *given)
-    engine = filter(None, map(_OF_ENGINE.fullmatch, (*given, *site.overrides)))
-    return (*given, *(f"{found[1]}reward.reward_model.rollout.{found[2]}" for found in engine))
-
-
-def _of_host(site: SiteProfile, gpus_of_node: int, nodes: int) -> tuple[str, ...]:
-    if nodes > 1:
-        return (f"trainer.nnodes={nodes}",)
-    given = []
-    if site.ray_address is None:
-        given.append(f"ray_kwargs.ray_init.num_cpus={site.ray_cpus_of(gpus_of_node)}")
-    share = site.needs.gpu_share
-    if share != 1:
-        # With the cache's size given, vLLM does not measure the free memory, which other runs change meanwhile.
-        cache = int(_CACHE_PART * share * site.gpu_memory_gib * _GIB)
-        given.append(f"{_ROLLOUT}.gpu_memory_utilization={round(_ROLLOUT_PART * share, 3)}")
-        given.append(f"+{_ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes={cache}")
-    return tuple(given)
+WITHOUT_REWARD_MODEL = f"{_REWARD_KEY}=False"
 
 
 class JobFeature(Document):
@@ -462,7 +425,7 @@ class Job(Document):
         """A job that someone edited to have a reward model keeps nothing of what made it have none."""
         if not isinstance(data, Mapping) or not data.get("reward_model"):
             return data
-        overrides = [item for item in data.get("overrides") or () if item != _WITHOUT_REWARD_MODEL]
+        overrides = [item for item in data.get("overrides") or () if item != WITHOUT_REWARD_MODEL]
         stated = (data.get("expected") or {}).items()
         expected = {key: value for key, value in stated if key != _REWARD_KEY or value is not False}
         return {**data, "overrides": overrides, "expected": expected}

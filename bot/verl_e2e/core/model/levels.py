@@ -10,9 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from types import MappingProxyType
-
-from verl_e2e.core.model.settings import DISTINCT_SAMPLES
 
 
 class Level(IntEnum):
@@ -84,27 +81,13 @@ def stated_cost(job_id: str) -> Cost:
     return COSTS.get(job_id) or replace(of_level, basis=CostBasis.ESTIMATE)
 
 
-# The default learning rate, 1e-6, moves no adapter in twenty steps.
-PROBE_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.0001",)
-
 # verl-e2e's own files, as a job and a run folder name them; the runner puts its own folder in place of it.
 OWN_FILES = "$VERL_E2E"
-
-# Group-relative advantages need no critic: Bridge has no mapping of a value head for families whose output layer is the
-# embedding. They need rewards that differ, and a small or random model answers no question of the data right.
-WITHOUT_CRITIC: Mapping[str, str] = MappingProxyType({"ADV_ESTIMATOR": "grpo"})
-# Copies of one response have the same reward, so relative to their group all advantages are zero and nothing trains
-# (measured). REINFORCE++ has no critic either, and compares a response with the whole batch.
-WITHOUT_CRITIC_OF_COPIES: Mapping[str, str] = MappingProxyType({"ADV_ESTIMATOR": "reinforce_plus_plus"})
-SHARE_OF_DIGITS = (
-    f"reward.custom_reward_function.path={OWN_FILES}/verl_e2e_runner/rewards.py",
-    "reward.custom_reward_function.name=digit_share",
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to run a level: its wrapper overrides, Hydra overrides, and the fewest GPUs.
+    """One way to run a level: its variables and overrides in the consumer's words, and the fewest GPUs.
 
     `steps` is the training step that the run ends at. A variant with a `feature` joins its level's default one
     when the change touches that feature, and needs a checkpoint that has it; other variants join by name.
@@ -117,6 +100,10 @@ class Variant:
     overrides: tuple[str, ...] = ()
     steps: int = 1
     feature: str = ""
+    # Whether it is compared with its unsharded run.
+    parity: bool = False
+    # Whether a reward model gives the scores.
+    reward_model: bool = False
 
     @property
     def job_id(self) -> str:
@@ -126,7 +113,7 @@ class Variant:
     @property
     def cost(self) -> Cost:
         """What it takes on its own GPUs with a small model."""
-        return PARITY_COST if {*DISTINCT_SAMPLES} <= {*self.overrides} else stated_cost(self.job_id)
+        return PARITY_COST if self.parity else stated_cost(self.job_id)
 
     @property
     def gpu_minutes(self) -> int:

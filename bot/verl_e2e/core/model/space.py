@@ -16,15 +16,13 @@ from typing import Annotated
 from pydantic import Field
 
 from verl_e2e.core.model.document import DescribedDocument
-from verl_e2e.core.model.levels import PROBE_LEARNING_RATE, SHARE_OF_DIGITS, WITHOUT_CRITIC, Level, Variant
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import (
     AMPLIFYING,
     CANONICAL_TARGETS,
-    OWN_ROUTING,
     PARITY_STEPS,
     Axis,
     FieldValue,
-    Setting,
     Takes,
     Value,
 )
@@ -519,35 +517,6 @@ class JobPoint:
             found.append(Level.LEARNING_SIGNAL)
         return tuple(sorted(found))
 
-    def variant(self, level: Level, name: str, *, feature: str = "") -> Variant:
-        """The job of a level with these settings, under a name of lower-case letters, digits and dashes.
-
-        Raises ValueError where the point has a conflict or no job of that level can have it.
-        """
-        if self.conflict:
-            raise ValueError(f"{name}: {self.conflict}")
-        if level not in self.levels:
-            shown = ", ".join(f"{axis} {value}" for axis, value in self.settings.items()) or "of level 0"
-            raise ValueError(f"{name}: no job of level {int(level)} has the settings {shown}")
-        parts = [axis.in_verl(value) for axis, value in self.settings.items()]
-        if Axis.EXPERT in self.settings:
-            parts.append(OWN_ROUTING)
-        # What a level sets so that its own evidence can show.
-        if level is Level.FEATURE:
-            parts.append(Setting(WITHOUT_CRITIC, SHARE_OF_DIGITS))
-        elif level is Level.LEARNING_SIGNAL:
-            tested = {"SAVE_FREQ": "-1", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}
-            parts.append(Setting({"TOTAL_TRAIN_STEPS": str(self.size(Axis.STEPS)), **tested}, PROBE_LEARNING_RATE))
-        return Variant(
-            level,
-            name,
-            self.gpu_count,
-            {variable: text for part in parts for variable, text in part.wrapper.items()},
-            tuple(dict.fromkeys(override for part in parts for override in part.overrides)),
-            steps=self.size(Axis.STEPS),
-            feature=feature,
-        )
-
 
 _Count = Annotated[int, Field(strict=True, ge=1)]
 
@@ -616,7 +585,7 @@ def name_of(level: Level, point: JobPoint, model: str = "") -> str:
             if row.takes is Takes.SWITCH:
                 words.append(row.short if value else row.short_off)
             else:
-                words.append(f"{row.short}{'' if isinstance(value, int) else '-'}{_word(value)}")
+                words.append(f"{row.short}{'' if isinstance(value, int) else '-'}{name_word(value)}")
     fields = dict(point.model.fields)
     for (key, known), word in _OF_MODEL.items():
         if fields.get(key) is known:
@@ -626,7 +595,7 @@ def name_of(level: Level, point: JobPoint, model: str = "") -> str:
         # It may be any text of the code.
         words.append(f"model-{_digest(repr(sorted(fields.items(), key=str)))}")
     if model:
-        words.append(_word(model))
+        words.append(name_word(model))
     name = "-".join(words) or "plain"
     if len(name) <= MOST_CHARACTERS:
         return name
@@ -637,14 +606,14 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
 
 
-def _word(value: Value) -> str:
+def name_word(value: Value) -> str:
     """A value in the letters of a name, never empty."""
     return "-".join(re.findall("[a-z0-9]+", str(value).lower())) or _digest(str(value))
 
 
 # By level and name, the default of a level first. With tensor size 1 as well, expert and dense tensor sizes would be
 # equal and could be swapped unseen.
-_NAMED: dict[tuple[Level, str], dict[Axis, Value]] = {
+NAMED_JOBS: dict[tuple[Level, str], dict[Axis, Value]] = {
     (Level.SMOKE, "lora-ddp"): {},
     (Level.SMOKE, "amplified-lora"): {Axis.ADAPTER_B_START: "xavier"},
     (Level.SMOKE, "recompute"): {Axis.RECOMPUTE: "full"},
@@ -668,9 +637,6 @@ _NAMED: dict[tuple[Level, str], dict[Axis, Value]] = {
     (Level.LEARNING_SIGNAL, "signal"): {},
 }
 
-# A job that joins its level's default one only where the change touches this feature.
-_FEATURES = {"expert": "moe"}
-
 # One model for all jobs of parity, so that the unsharded run of one is that of the others. A tied embedding has a copy
 # on the first and on the last stage.
 _TIED = ModelWant(fields=MappingProxyType({"tie_word_embeddings": True}))
@@ -680,32 +646,5 @@ POINTS: dict[str, JobPoint] = {
     f"{int(level)}-{name}": replace(
         JobPoint.of_level(level), model=_TIED if Axis.PARITY in axes else ModelWant()
     ).with_axes(axes)
-    for (level, name), axes in _NAMED.items()
+    for (level, name), axes in NAMED_JOBS.items()
 }
-
-VARIANTS: tuple[Variant, ...] = tuple(
-    POINTS[f"{int(level)}-{name}"].variant(level, name, feature=_FEATURES.get(name, "")) for level, name in _NAMED
-)
-
-
-def variants_of(level: Level) -> tuple[Variant, ...]:
-    """All variants of a level, the default one first."""
-    return tuple(variant for variant in VARIANTS if variant.level is level)
-
-
-def variant_named(job_id: str) -> Variant | None:
-    """The variant with this job id, `<level>-<name>`, or None."""
-    return next((variant for variant in VARIANTS if variant.job_id == job_id), None)
-
-
-# The jobs that are compared with an unsharded run.
-PARITY_VARIANTS = tuple(variant for variant in VARIANTS if POINTS[variant.job_id][Axis.PARITY])
-
-
-def setting_probes() -> tuple[Variant, ...]:
-    """A job for each value that no rule excludes and that is a variable or an override; of a size two."""
-    values = [(axis, value) for axis in Axis for value in axis.tried if axis.in_verl(value) != Setting()]
-    points = [(axis, value, JobPoint.default().with_axes({axis: value})) for axis, value in values]
-    return tuple(
-        point.variant(point.levels[0], _word(f"{axis} {value}")) for axis, value, point in points if not point.conflict
-    )

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from verl_e2e.core.consumer.consumer import Consumer
+from verl_e2e.core.consumer.consumers import CONSUMERS
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.execution import MOST_PURPOSES
 from verl_e2e.core.model.jobs import (
     PICTURES,
-    WRAPPER_SCRIPT,
     Checkpoint,
     ChosenTest,
     Job,
@@ -14,12 +16,11 @@ from verl_e2e.core.model.jobs import (
     Patch,
     Repository,
     SiteProfile,
-    common_overrides,
 )
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS, node_count
-from verl_e2e.core.model.settings import BASE_WRAPPER, WRAPPER, Axis, expected_config, expected_of_overrides
+from verl_e2e.core.model.settings import Axis, expected_of_overrides
 from verl_e2e.core.model.synthetic import ModelSizes
 from verl_e2e.core.plan.code_plan import Lines, read_overrides, without_touched
 from verl_e2e.core.plan.defects import has_defect
@@ -116,17 +117,17 @@ def build_job(
     fitting, touched = without_touched(patches.chosen, patches.lines, outline.changed)
     hidden = (*touched, *read_overrides(site.overrides, outline.changed_words))
     # Another script would not know the variables of the wrapper.
-    of_wrapper = outline.script == WRAPPER_SCRIPT
+    consumer = CONSUMERS[outline.consumer]
+    of_wrapper = outline.script == consumer.script
     left_open = (*site.limitations, *outline.limitations, *beyond, *outline.tests.left_out, *hidden)
     known = {"wrapper": site.wrapper if of_wrapper else {}, "limitations": tuple(dict.fromkeys(left_open))}
     site = site.model_copy(update=known)
     wrapper = {name: value for feature in outline.features for name, value in feature.wrapper.items()}
     if of_wrapper:
-        # verl counts the GPUs of one node.
-        counts = {"NUM_GPUS": str(variant.gpu_count // nodes), "TOTAL_TRAIN_STEPS": str(variant.steps)}
+        counts = consumer.counts(variant.gpu_count // nodes, variant.steps)
         # Adapters of experts leave merged, whichever level the job is of.
-        merged = Axis.ADAPTER_MERGE.in_verl(value=True).wrapper if outline.has_experts else {}
-        wrapper = {**BASE_WRAPPER, **site.wrapper, **merged, **variant.wrapper, **wrapper, **counts}
+        merged = consumer.setting(Axis.ADAPTER_MERGE, value=True).wrapper if outline.has_experts else {}
+        wrapper = {**consumer.base, **site.wrapper, **merged, **variant.wrapper, **wrapper, **counts.wrapper}
     of_features = (item for feature in outline.features for item in feature.overrides)
     # What a level sets is for the wrapper: another script trains in a way of its own.
     of_level = variant.overrides if of_wrapper else ()
@@ -137,19 +138,17 @@ def build_job(
             f"job {outline.id} has no checkpoint: the policy names none that exercises "
             f"{outline.family or 'this change'}; add `checkpoint:` to the family in the policy file"
         )
-    chosen_model = sized(site.checkpoints.get(wanted.model_id, wanted), wrapper)
+    chosen_model = sized(site.checkpoints.get(wanted.model_id, wanted), wrapper, consumer)
     of_model = chosen_model.synthetic.overrides if chosen_model.synthetic else ()
     scoring = _reward_model(outline, policy, site, wrapper)
-    common = common_overrides(
-        site, reward_model=scoring is not None, gpus_of_node=variant.gpu_count // nodes, nodes=nodes
-    )
-    of_pipeline = filling(wrapper) if of_wrapper else ()
+    common = consumer.host(site, reward_model=scoring is not None, gpus_of_node=variant.gpu_count // nodes, nodes=nodes)
+    of_pipeline = (*consumer.filling(wrapper), *counts.overrides) if of_wrapper else ()
     given = (*common, *site.overrides, *of_level, *of_pipeline, *of_features, *of_model)
     overrides = tuple(dict.fromkeys(given))
     expected = expected_of_overrides(overrides)
     if of_wrapper:
         phases = 2 if variant.level is Level.SAVE_RESUME else 1
-        expected = expected_config(wrapper, overrides, phases=phases)
+        expected = consumer.expected(wrapper, overrides, phases=phases)
     data = PICTURES if any(item.data == "images" for item in outline.features) else site.data
     if data is None:
         raise BuildError(without_data(site))
@@ -159,6 +158,7 @@ def build_job(
         variant=variant.name,
         bridge=sources.bridge,
         megatron_lm=sources.megatron_lm,
+        consumer=consumer.name,
         verl=sources.verl,
         script=outline.script,
         gpu_count=variant.gpu_count,
@@ -201,13 +201,13 @@ def _reward_model(
     outline: JobOutline, policy: Policy, site: SiteProfile, wrapper: Mapping[str, str]
 ) -> Checkpoint | None:
     """The reward model of a job that has one; BuildError where neither policy nor site names it."""
-    if not {*Axis.REWARD_MODEL.in_verl(value=True).overrides} <= {*outline.variant.overrides}:
+    if not outline.variant.reward_model:
         return None
     found = site.reward_model or policy.reward_model
     if found is None:
         fix = "add `reward_model:` to the policy or to the site profile"
         raise BuildError(f"job {outline.id} is not run: it has no reward model; {fix}")
-    return sized(found, wrapper)
+    return sized(found, wrapper, CONSUMERS[outline.consumer])
 
 
 def without_data(site: SiteProfile) -> str:
@@ -228,26 +228,28 @@ def runnable(tests: Iterable[ChosenTest], gpu_count: int) -> tuple[tuple[ChosenT
     return kept, tuple(beyond)
 
 
-def sized(checkpoint: Checkpoint, wrapper: Mapping[str, str]) -> Checkpoint:
+def sized(checkpoint: Checkpoint, wrapper: Mapping[str, str], consumer: Consumer = VERL) -> Checkpoint:
     """The checkpoint with the sizes of its synthetic model, by the job's variables; any other as it is."""
     recipe = checkpoint.synthetic
     if recipe is None or recipe.sizes is not None:
         return checkpoint
     fitted = recipe.model_copy(
-        update={"sizes": sizes_for(wrapper, least_layers=recipe.least_layers, head_size=recipe.head_size)}
+        update={"sizes": sizes_for(wrapper, consumer, least_layers=recipe.least_layers, head_size=recipe.head_size)}
     )
     return checkpoint.model_copy(update={"synthetic": fitted})
 
 
-def sizes_for(wrapper: Mapping[str, str], *, least_layers: int = 4, head_size: int = 64) -> ModelSizes:
-    """The smallest sizes that divide by the job's parallel sizes, by the variables of verl's wrapper.
+def sizes_for(
+    wrapper: Mapping[str, str], consumer: Consumer = VERL, *, least_layers: int = 4, head_size: int = 64
+) -> ModelSizes:
+    """The smallest sizes that divide by the job's parallel sizes, by its variables.
 
     Every rank gets at least two heads of keys and values and two query heads for each, so that a wrong split of either
     shows.
     """
     # The rollout splits the same heads; two of each rank's stay where nothing is split, too.
-    tensor = max(2, _size(wrapper, "COMMON_TP"), _size(wrapper, "INFER_TP"))
-    stages = _size(wrapper, "COMMON_PP") * _size(wrapper, "COMMON_VPP")
+    tensor = max(2, consumer.size(Axis.TENSOR, wrapper))
+    stages = consumer.size(Axis.PIPELINE, wrapper) * consumer.size(Axis.VIRTUAL_PIPELINE, wrapper)
     kv_heads, heads = 2 * tensor, 4 * tensor
     hidden = heads * min(head_size, _WIDEST)
     return ModelSizes(
@@ -258,34 +260,12 @@ def sizes_for(wrapper: Mapping[str, str], *, least_layers: int = 4, head_size: i
         head_size=head_size,
         ffn=2 * hidden,
         expert_ffn=64 * kv_heads,
-        experts=_multiple(_size(wrapper, "COMMON_EP"), _LEAST_EXPERTS),
+        experts=_multiple(consumer.size(Axis.EXPERT, wrapper), _LEAST_EXPERTS),
         experts_per_token=2,
         positions=4096,
         vocabulary=_multiple(tensor * 128, _VOCABULARY),
         window=128,
     )
-
-
-def filling(wrapper: Mapping[str, str]) -> tuple[str, ...]:
-    """Overrides that fill the stages of a pipeline: micro-batches as short as verl takes them.
-
-    verl fills a micro-batch up to a number of tokens, which must hold the longest sequence. By the wrapper's own number
-    a short mini-batch is one micro-batch, and a pipeline then runs one stage after the other.
-    """
-    if _size(wrapper, "COMMON_PP") == 1:
-        return ()
-    lengths = {name: WRAPPER[name].default or "" for name in ("MAX_PROMPT_LENGTH", "MAX_RESPONSE_LENGTH")}
-    longest = sum(_size({**lengths, **wrapper}, name) for name in lengths)
-    # verl's trainer takes the critic's number from one for inference, in training too, which no YAML file has.
-    # TrainerBase in verl/trainer/ppo/v1/trainer_base.py; its older trainer takes it from that of training.
-    names = ("actor_rollout_ref.actor.ppo_max_token", "critic.ppo_max_token", "++critic.ppo_infer_max_token")
-    return tuple(f"{name}_len_per_gpu={longest}" for name in names)
-
-
-def _size(wrapper: Mapping[str, str], name: str) -> int:
-    """A parallel size; what is absent or `null` is one."""
-    value = wrapper.get(name, "")
-    return int(value) if value.isdecimal() and int(value) else 1
 
 
 def _multiple(of: int, least: int) -> int:

@@ -9,7 +9,7 @@ from functools import cached_property
 from verl_e2e.core.compare.cell_map import CellRow
 from verl_e2e.core.compare.rehearsal import CellOutcome
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.settings import BASE_WRAPPER, Axis, FieldValue, Takes, Value
+from verl_e2e.core.model.settings import Axis, FieldValue, Takes, Value
 from verl_e2e.core.model.space import ModelWant, Want
 from verl_e2e.core.plan.policy import Policy
 
@@ -209,7 +209,7 @@ class Standing:
 
 _CONVERSION = (CONVERSION,)
 # Adapters that change what the model computes, so that what is done with them shows, their scale too.
-_AMPLIFIED = Want(axes={Axis.ADAPTER_B_START: "xavier", Axis.ADAPTER_ALPHA: 4 * int(BASE_WRAPPER["LORA_RANK"])})
+_AMPLIFIED = Want(axes={Axis.ADAPTER_B_START: "xavier", Axis.ADAPTER_ALPHA: 4 * int(Axis.ADAPTER_RANK.default or 1)})
 _ADDING = "the adapters change what the model computes"
 # What runs only where adapters leave by themselves: in a weight sync that does not merge them (verl:
 # MegatronEngine.get_per_tensor_param), as with experts they must be, and in a save (verl:

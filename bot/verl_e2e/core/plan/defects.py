@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from verl_e2e.core.consumer.variants import variant_of
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis
@@ -55,7 +56,7 @@ def _in_place_of(job: JobOutline, defect: KnownDefect, policy: Policy) -> JobOut
     own = {axis: value for axis, value in point.asked.items() if axis not in (*defect.avoid, Axis.ADAPTER_MERGE)}
     other = JobPoint.default().with_axes({**own, **defect.avoid}).with_model(point.model)
     if defect.avoid and not other.conflict and level in other.levels:
-        variant = other.variant(level, name_of(level, other), feature=job.variant.feature)
+        variant = variant_of(other, level, name_of(level, other), feature=job.variant.feature)
         notes = (*job.notes, f"in place of {job.id}: {_sentence(defect)}")
         replaced = job.replaces or job.variant.job_id
         return replace(job, variant=variant, settings=other.differing, replaces=replaced, notes=notes)

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from verl_e2e.core.consumer.variants import VARIANTS, variants_of
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.jobs import Checkpoint
-from verl_e2e.core.model.levels import SHARE_OF_DIGITS, WITHOUT_CRITIC, WITHOUT_CRITIC_OF_COPIES, Level, Variant
-from verl_e2e.core.model.settings import DETERMINISTIC
-from verl_e2e.core.model.space import POINTS, VARIANTS, ModelWant, variants_of
+from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.space import POINTS, ModelWant
 from verl_e2e.core.plan.classify import Classified
 from verl_e2e.core.plan.outline import JobOutline, with_obstacles
 from verl_e2e.core.plan.policy import Family, Feature, Policy, Rule, SymbolRule
@@ -57,9 +58,9 @@ def job_on_model(variant: Variant, model: ModelWant, policy: Policy, checkpoint:
             return f"no {whose}{' has ' if model.features else ' is known'}{' and '.join(sorted(model.features))}"
         if own and variant not in VARIANTS:
             # As a job of level 4 trains: not every family can have a critic.
-            without = WITHOUT_CRITIC_OF_COPIES if set(DETERMINISTIC) <= set(variant.overrides) else WITHOUT_CRITIC
-            overrides = (*variant.overrides, *SHARE_OF_DIGITS)
-            variant = replace(variant, wrapper={**variant.wrapper, **without}, overrides=overrides)
+            able = VERL.any_model(variant.overrides)
+            overrides = (*variant.overrides, *able.overrides)
+            variant = replace(variant, wrapper={**variant.wrapper, **able.wrapper}, overrides=overrides)
         job = JobOutline(variant, (_SMOKE,), found)
     planned = with_obstacles(replace(job, checkpoint=made) if made else job, policy)
     if planned.obstacles:

@@ -11,12 +11,13 @@ from types import MappingProxyType
 
 from verl_e2e.core.compare.cell_map import NO_CELLS, CellMap
 from verl_e2e.core.compare.rehearsal import CellOutcome
+from verl_e2e.core.consumer.variants import VARIANTS, variant_of, variants_of
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.execution import NO_MAPS, ChangedFunction, ExecutionMaps, Purpose, Side, purpose_of
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis
-from verl_e2e.core.model.space import POINTS, VARIANTS, JobPoint, ModelWant, Want, misfits, name_of, variants_of
+from verl_e2e.core.model.space import POINTS, JobPoint, ModelWant, Want, misfits, name_of
 from verl_e2e.core.plan.cell_settings import CELL_AXES, CellTable, Standing, standing_wants
 from verl_e2e.core.plan.job_models import job_on_model, shows
 from verl_e2e.core.plan.outline import JobOutline
@@ -273,7 +274,7 @@ class JobMaker:
         else:
             implied = JobPoint.default().with_axes(point.settings).model.features
             words = "" if level is Level.FEATURE else model.family or "-".join(sorted(model.features - implied))
-            variant = point.variant(level, name_of(level, point, words))
+            variant = variant_of(point, level, name_of(level, point, words))
         job = job_on_model(variant, model, self.policy, self.checkpoint)
         if isinstance(job, str):
             return job

@@ -6,13 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from verl_e2e.core.consumer.consumer import Consumer
+from verl_e2e.core.consumer.consumers import CONSUMERS
+from verl_e2e.core.consumer.variants import variants_of
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.criteria.features import can_be_shown
 from verl_e2e.core.model.execution import NO_CODE, ChangedCode, Purpose
-from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, WRAPPER_SCRIPT, Checkpoint, SiteProfile
+from verl_e2e.core.model.jobs import DEFAULT_GPU_MEMORY_GIB, Checkpoint, SiteProfile
 from verl_e2e.core.model.levels import CostBasis, Level, Variant
 from verl_e2e.core.model.needs import MOST_GPUS
-from verl_e2e.core.model.settings import BASE_WRAPPER, DISTINCT_SAMPLES, PARITY_STEPS, Axis, Value
-from verl_e2e.core.model.space import variants_of
+from verl_e2e.core.model.settings import PARITY_STEPS, Axis, Value
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.policy import UNDECLARED, Family, Feature, Image, ModelFacts, Policy
 from verl_e2e.core.signal.report import MIN_STEPS
@@ -41,7 +44,8 @@ def fit(
     facts: ModelFacts,
     *,
     wrapper: Mapping[str, str],
-    script: str = WRAPPER_SCRIPT,
+    consumer: Consumer = VERL,
+    script: str = VERL.script,
     gpu_memory_gib: float = DEFAULT_GPU_MEMORY_GIB,
     most_gpus: int = MOST_GPUS,
 ) -> Fitted:
@@ -49,35 +53,27 @@ def fit(
 
     `wrapper` are the variables that the job's features set; a script that is not the wrapper takes no sizes from here.
     """
-    parts, reason = _parts(facts, wrapper, gpu_memory_gib)
-    sizes = {**BASE_WRAPPER, **variant.wrapper}
-    sharded = sizes["USE_MEGATRON_FSDP"] == "True"
-    spread = variant.gpu_count if sharded else int(sizes["COMMON_TP"]) * int(sizes["COMMON_PP"])
-    factor = max(1, parts // spread)
+    parts, reason = _parts(facts, gpu_memory_gib, trains_critic=consumer.trains_critic(wrapper))
+    factor = max(1, parts // consumer.shards(variant))
     gpu_count = variant.gpu_count * factor
     if gpu_count > most_gpus:
         why = reason if factor > 1 else "its parallel sizes"
         return Fitted(variant, reason, f"{why}: {gpu_count} GPUs, and a job has {most_gpus} at most", gpu_count)
     if factor == 1:
         return Fitted(variant, "" if parts else reason)
-    own = {}
-    if script == WRAPPER_SCRIPT:
-        own["INFER_TP"] = str(max(int(sizes["INFER_TP"]), parts))
-        if not sharded:
-            own["COMMON_TP"] = str(int(sizes["COMMON_TP"]) * factor)
-            if "moe" in (facts.features or ()):
-                # Experts are spread by their own size, not by the tensor size.
-                own["COMMON_EP"] = str(int(sizes.get("COMMON_EP", "1")) * factor)
+    own: Mapping[str, str] = {}
+    if script == consumer.script:
+        own = consumer.spread(variant.wrapper, parts=parts, factor=factor, experts="moe" in (facts.features or ()))
     return Fitted(replace(variant, gpu_count=gpu_count, wrapper={**variant.wrapper, **own}), reason)
 
 
-def _parts(facts: ModelFacts, wrapper: Mapping[str, str], gpu_memory_gib: float) -> tuple[int, str]:
+def _parts(facts: ModelFacts, gpu_memory_gib: float, *, trains_critic: bool) -> tuple[int, str]:
     """Over how many GPUs the weights are to be spread, a power of two, and why; 0 where nothing tells."""
     if facts.gpus is not None:
         return facts.gpus, f"the policy asks for {facts.gpus} GPUs for this model"
     if facts.weights_gib is None:
         return 0, "the policy declares no size of this model"
-    copies = 2 if wrapper.get("ADV_ESTIMATOR", "gae") == "gae" else 1
+    copies = 2 if trains_critic else 1
     needed = copies * facts.weights_gib / (TRAINERS_SHARE * gpu_memory_gib)
     parts = 1
     while parts < needed:
@@ -185,6 +181,8 @@ class JobOutline:
     replaces: str = ""
     # What it does not show because it stands for another job, a clause each.
     notes: tuple[str, ...] = ()
+    # The program that trains, by its name in `core/consumer`.
+    consumer: str = VERL.name
     # Why it is planned in addition to the default job of its level, a clause; empty for that one, and for a job whose
     # purposes say it.
     reason: str = ""
@@ -239,6 +237,7 @@ class JobOutline:
             self.variant,
             self.model,
             wrapper=wrapper,
+            consumer=CONSUMERS[self.consumer],
             script=self.script,
             gpu_memory_gib=gpu_memory_gib,
             most_gpus=self.most_gpus,
@@ -246,9 +245,10 @@ class JobOutline:
 
     @property
     def script(self) -> str:
-        """The script of verl that is run, relative to its top folder: the first that is not the wrapper."""
-        others = (feature.script for feature in self.features if feature.script and feature.script != WRAPPER_SCRIPT)
-        return next(others, WRAPPER_SCRIPT)
+        """What starts the run, in the consumer's checkout: the first script of a feature that is not the usual one."""
+        usual = CONSUMERS[self.consumer].script
+        others = (feature.script for feature in self.features if feature.script and feature.script != usual)
+        return next(others, usual)
 
     @property
     def active_when(self) -> dict[str, bool | int | float | str | None]:
@@ -356,7 +356,7 @@ def _obstacles(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
     if job.checkpoint is None and not (lost and not job.family):
         yield _no_checkpoint(job, family)
     # One run can be only one script.
-    if len({feature.script for feature in job.features} - {WRAPPER_SCRIPT}) > 1:
+    if len({feature.script for feature in job.features} - {CONSUMERS[job.consumer].script}) > 1:
         names = ", ".join(f"{feature.name}: {feature.script}" for feature in job.features)
         reason = f"its features ask for different scripts ({names})"
         yield Obstacle(Missing.SCRIPTS_DIFFER, reason, "give them one script in the policy")
@@ -376,8 +376,7 @@ def _obstacles(job: JobOutline, policy: Policy) -> Iterator[Obstacle]:
     if job.variant.level is Level.FEATURE and not (job.features or job.family or job.not_shown):
         reason = "it names no feature and no family, so nothing in a run could show it"
         yield Obstacle(Missing.EVIDENCE, reason, "describe the features of the rules under `features:` in the policy")
-    of_parity = {*DISTINCT_SAMPLES} <= {*job.variant.overrides}
-    least = PARITY_STEPS if of_parity else _LEAST_STEPS.get(job.variant.level, 1)
+    least = PARITY_STEPS if job.variant.parity else _LEAST_STEPS.get(job.variant.level, 1)
     if job.variant.steps < least:
         reason = f"{count_of(job.variant.steps, 'training step')} cannot show {job.variant.level.title.lower()}"
         yield Obstacle(Missing.EVIDENCE, reason, f"ask for {least} or more")

@@ -5,11 +5,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.compare.cell_map import NO_CELLS
+from verl_e2e.core.consumer.variants import PARITY_VARIANTS, VARIANTS, variant_named, variant_of, variants_of
 from verl_e2e.core.model.change import Change, ChangedPath, on_one_line, readable
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_CODE, ChangedCode, in_megatron_lm
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level, Variant
-from verl_e2e.core.model.space import PARITY_VARIANTS, POINTS, VARIANTS, name_of, variant_named, variants_of
+from verl_e2e.core.model.space import POINTS, name_of
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.cell_settings import CellTable
 from verl_e2e.core.plan.classify import MODULE_LEVEL as MODULE_LEVEL
@@ -472,7 +473,7 @@ def _small_enough(job: JobOutline, policy: Policy) -> JobOutline:
     settings, whole = point.differing, POINTS[job.variant.job_id].differing
     lost = ", ".join(f"{axis} {value}" for axis, value in whole.items() if settings.get(axis) != value)
     note = _STANDS_IN.format(job.id, job.variant.gpu_count, most, lost)
-    variant = point.variant(level, name_of(level, point))
+    variant = variant_of(point, level, name_of(level, point))
     return replace(job, variant=variant, settings=settings, replaces=job.variant.job_id, notes=(note,))
 
 

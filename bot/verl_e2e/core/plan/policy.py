@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
+from verl_e2e.core.consumer.variants import VARIANTS
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules, Slowdown
 from verl_e2e.core.model.document import (
     FEATURES,
@@ -37,7 +38,7 @@ from verl_e2e.core.model.known_defects import KnownDefect, QuarantinedCause, Ret
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import MOST_GPUS
 from verl_e2e.core.model.settings import Axis, FieldValue, Value
-from verl_e2e.core.model.space import VARIANTS, JobPoint, ModelShape
+from verl_e2e.core.model.space import JobPoint, ModelShape
 from verl_e2e.core.model.synthetic import FieldName, Recipe
 from verl_e2e.core.plan.synthetic_models import NO_FIELDS, WEIGHTS_GIB, synthetic_checkpoint, synthetic_id
 from verl_e2e.core.text.escape import suggest

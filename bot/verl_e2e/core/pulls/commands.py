@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from verl_e2e.core.consumer.variants import PARITY_VARIANTS, VARIANTS, variant_named
 from verl_e2e.core.model.access import ROLES, WIDE_ROLES, Access, Capability, OverrideRules
 from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.space import PARITY_VARIANTS, VARIANTS, variant_named
 from verl_e2e.core.pulls.forge import Pull
 from verl_e2e.core.pulls.ledger import Approval, Override, Priority, RecordedCommand, Run, RunState
 from verl_e2e.core.text.escape import suggest

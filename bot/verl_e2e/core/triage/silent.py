@@ -15,11 +15,12 @@ from functools import wraps
 from itertools import chain
 
 from verl_e2e.core.consumer.literal import ROLLOUT_FROM_FILE
+from verl_e2e.core.consumer.verl_settings import WRAPPER
 from verl_e2e.core.log.printed import lookup, lora_rank, not_finite
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.facts import AskedSetting, Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.model.settings import WRAPPER, parsed
+from verl_e2e.core.model.settings import parsed
 
 # The stage of a fault, the line that shows it, and the cause in words; empty where the row of the table says it.
 FoundFault = tuple[Stage, Excerpt, str]

@@ -28,6 +28,7 @@ from tests.core.builders import (
     step_line,
 )
 from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.verl_settings import FULL_RECOMPUTE, PROBE_LEARNING_RATE
 from verl_e2e.core.judge.criteria.basic import (
     MODULES,
     bridge_tests,
@@ -43,10 +44,10 @@ from verl_e2e.core.judge.criteria.basic import (
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedProcess, Noise, ResolvedConfig
 from verl_e2e.core.model.jobs import DeselectedTest, Repository, SiteProfile
-from verl_e2e.core.model.levels import PROBE_LEARNING_RATE, Level
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, EndReason, Event, Finding, Record, TestCase
-from verl_e2e.core.model.settings import FULL_RECOMPUTE, same_value
+from verl_e2e.core.model.settings import same_value
 
 FAILED = TestCase(name="tests.unit_tests.models.test_param_mapping.test_c", outcome="failed", message="assert 1 == 2")
 SKIPPED = TestCase(name="tests.unit_tests.models.test_param_mapping.test_d", outcome="skipped")

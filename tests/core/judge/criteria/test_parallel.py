@@ -9,6 +9,7 @@ import pytest
 from tests.core.builders import config_with, judged, make_job
 from tests.core.level_runs import PARALLEL_PIDS, Run, job_of, parallel_log, run_of
 from verl_e2e.core.compare.jobs import is_parity, unsharded
+from verl_e2e.core.consumer.variants import variant_of, variants_of
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.features import parallel_sizes, pipeline_schedule
 from verl_e2e.core.judge.criteria.table import Criterion
@@ -20,7 +21,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Outcome, Result
 from verl_e2e.core.model.related import Role
 from verl_e2e.core.model.settings import Axis
-from verl_e2e.core.model.space import JobPoint, variants_of
+from verl_e2e.core.model.space import JobPoint
 
 TP2_PP2: dict[str, Any] = {"tensor": 2, "pipeline": 2, "world": 4, "rollout": 2}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -209,7 +210,9 @@ def test_token_counts_that_are_no_whole_share_say_nothing() -> None:
 
 def saved_and_resumed(*, world: int) -> Run:
     """A save and a resume at a tensor size of 2; so many processes build models in the second phase."""
-    variant = JobPoint.of_level(Level.SAVE_RESUME).with_axes({Axis.TENSOR: 2}).variant(Level.SAVE_RESUME, "tp2-resume")
+    variant = variant_of(
+        JobPoint.of_level(Level.SAVE_RESUME).with_axes({Axis.TENSOR: 2}), Level.SAVE_RESUME, "tp2-resume"
+    )
     fields = {"gpu_count": 2, "steps": 2, "overrides": variant.overrides, "expected": {}, "settings": {Axis.TENSOR: 2}}
     counts = {"NUM_GPUS": "2", "TOTAL_TRAIN_STEPS": "2"}
     job = make_job(Level.SAVE_RESUME, "tp2-resume", wrapper={**variant.wrapper, **counts}, **fields)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.core.builders import bar, config_with, ended, error, make_case, make_facts, make_job, make_record
 from tests.core.signal.series import noisy, run_of, with_value
+from verl_e2e.core.consumer.variants import variants_of
 from verl_e2e.core.judge.criteria.metrics import learning_signal
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict import judge
@@ -17,7 +18,6 @@ from verl_e2e.core.model.jobs import Checkpoint, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result, Stage
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
-from verl_e2e.core.model.space import variants_of
 from verl_e2e.core.report.run_card import Card, render_markdown, render_text
 
 (VARIANT,) = variants_of(Level.LEARNING_SIGNAL)

@@ -18,6 +18,7 @@ from typing import Any
 from verl_e2e.core.compare.jobs import KNOWN_GOOD, UNSHARDED
 from verl_e2e.core.consumer.consumer import PlannedPhase
 from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.variants import variant_named
 from verl_e2e.core.judge.case import (
     NOT_PRINTED,
     Case,
@@ -29,8 +30,8 @@ from verl_e2e.core.judge.junit import COMMIT_PROPERTY, UNFINISHED, covers
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import StepMetrics
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job, WhyChosen
-from verl_e2e.core.model.levels import SHARE_OF_DIGITS, WITHOUT_CRITIC, Level
+from verl_e2e.core.model.jobs import Job, WhyChosen
+from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import (
     END,
     ENVIRONMENT_FILE,
@@ -46,16 +47,7 @@ from verl_e2e.core.model.record import (
     TestCase,
     read_data,
 )
-from verl_e2e.core.model.settings import (
-    Axis,
-    Setting,
-    Value,
-    expected_config,
-    expected_of_overrides,
-    parsed,
-    same_value,
-)
-from verl_e2e.core.model.space import variant_named
+from verl_e2e.core.model.settings import Axis, Setting, Value, expected_of_overrides, parsed, same_value
 from verl_e2e.core.triage.silent import LORA_RANK, other_checkout
 from verl_e2e.core.triage.triage import TriageVerdict
 
@@ -314,27 +306,29 @@ def requested_config(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple
     A key stands twice when two of them disagree: no run can satisfy both. What differs between the phases of a run
     is among them when `phase` says which one is meant, or when there is only one.
     """
+    consumer = consumer_of(job)
     wrapper = {**job.site.wrapper, **job.wrapper}
     overrides = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
     asked = []
     variant = variant_named(f"{int(job.level)}-{job.variant}")
     if variant is not None:
         # The job itself says whether it trains a critic and merges its adapter.
-        own = {*WITHOUT_CRITIC, "LORA_MERGE"}
+        own = consumer.own_choices
         values = {name: value for name, value in variant.wrapper.items() if name not in own}
-        asked.append(Setting(values, tuple(item for item in variant.overrides if item not in SHARE_OF_DIGITS)))
+        asked.append(Setting(values, tuple(item for item in variant.overrides if item not in own)))
     # What a derived job was made to set, whatever its variables and overrides say.
-    asked += [axis.in_verl(value) for axis, value in job.settings.items() if not axis.invalid(value)]
+    asked += [consumer.setting(axis, value) for axis, value in job.settings.items() if not axis.invalid(value)]
+    counts = consumer.counts(job.gpus_of_node, job.steps).wrapper
     for setting in asked:
         # The number of steps of a variant is its default; the job's own is what was asked for.
-        values = {name: value for name, value in setting.wrapper.items() if name != "TOTAL_TRAIN_STEPS"}
+        values = {name: value for name, value in setting.wrapper.items() if name not in counts}
         wrapper |= {name: value for name, value in values.items() if not _is_spread(name, value, wrapper)}
         overrides += [item for item in setting.overrides if item not in overrides and not _is_set(item, overrides)]
-    phases = len(consumer_of(job).phases(job))
+    phases = len(consumer.phases(job))
     derived = expected_of_overrides(overrides)
-    if job.script == WRAPPER_SCRIPT:
+    if job.script == consumer.script:
         wrapper |= phase.wrapper if phase else {}
-        derived = expected_config(wrapper, overrides, phases=1 if phase else phases)
+        derived = consumer.expected(wrapper, overrides, phases=1 if phase else phases)
     expected = {key: value for key, value in job.expected.items() if phases == 1 or key not in _OF_A_PHASE}
     rows = [*expected.items(), *derived.items(), *_ALWAYS.items(), *_FSDP_OF.get(job.level, {}).items()]
     return tuple({(key, type(value), value): (key, value) for key, value in rows}.values())

@@ -19,6 +19,7 @@ from itertools import product
 from typing import Any
 
 from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER, expected_config
 from verl_e2e.core.judge.case import NOT_PRINTED, Case, started_phases, trained_models
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.invariants import hook_problems
@@ -28,7 +29,7 @@ from verl_e2e.core.model.facts import ResolvedConfig
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE
 from verl_e2e.core.model.jobs import JobFeature
 from verl_e2e.core.model.record import JOB_FILE
-from verl_e2e.core.model.settings import BASE_WRAPPER, Value, expected_config, same_value
+from verl_e2e.core.model.settings import Value, same_value
 
 
 @dataclass(frozen=True, slots=True)
