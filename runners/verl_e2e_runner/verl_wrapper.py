@@ -28,7 +28,7 @@ from typing import Any
 
 from verl_e2e.core.consumer.consumer import PlannedPhase
 from verl_e2e.core.consumer.consumers import consumer_of
-from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER, expected_config, host_overrides
+from verl_e2e.core.consumer.verl import BASE_WRAPPER, expected_config, host_overrides
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job
 from verl_e2e.core.model.levels import OWN_FILES, Variant

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from tests.fakes.places import FIXTURES
-from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER, expected_config
+from verl_e2e.core.consumer.verl import BASE_WRAPPER, expected_config
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict

@@ -8,8 +8,7 @@ from typing import Any
 from tests.core.builders import DRIVER, TRAINER, config_with, import_lines, make_job, make_record
 from tests.core.logs import recorded
 from verl_e2e.core.consumer.consumer import PlannedPhase
-from verl_e2e.core.consumer.consumers import consumer_of
-from verl_e2e.core.consumer.variants import variant_named
+from verl_e2e.core.consumer.consumers import consumer_of, variant_named
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.verdict import judge

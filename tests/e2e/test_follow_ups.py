@@ -27,7 +27,7 @@ from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from tests.fakes.recorded import PASSES, RAISES, RUNS
 from tests.runners.world import SCRIPT, STAND_IN_RAY, World, commit, make_world
-from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER
+from verl_e2e.core.consumer.verl import BASE_WRAPPER
 from verl_e2e.core.model.jobs import Job, Repository
 from verl_e2e.git.repository import UnknownRevisionError
 from verl_e2e.wiring.check import job_follow_ups

@@ -114,7 +114,7 @@ def test_a_setting_is_added_by_its_row_and_what_it_is_in_each_consumer(packages:
     assert python(packages, "-c", PLANNED) == ""
     before = '        short_off="not-packed",\n    )\n'
     add(packages, "model/settings.py", (before, SETTING))
-    add(packages, "consumer/verl_settings.py", ("SETTINGS: Mapping[Axis, AxisSetting] = {\n", IN_VERL))
+    add(packages, "consumer/verl.py", ("SETTINGS: Mapping[Axis, AxisSetting] = {\n", IN_VERL))
     text = python(packages, "-c", PLANNED)
     assert "job 2-tp2-gating-hard: 2 GPUs" in text
     assert "('actor_rollout_ref.model.gating=hard',)" in text

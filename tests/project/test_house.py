@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
 from verl_e2e.cli import cli
-from verl_e2e.core.consumer.variants import VARIANTS
+from verl_e2e.core.consumer.consumers import VARIANTS
 from verl_e2e.core.judge.criteria.table import Criterion
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

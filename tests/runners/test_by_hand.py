@@ -15,7 +15,7 @@ import pytest
 from tests.fakes.patience import HANG_S
 from tests.runners.world import SCRIPT, World, commit, fingerprint
 from verl_e2e.adapters.dispatch import COMMAND
-from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER
+from verl_e2e.core.consumer.verl import BASE_WRAPPER
 from verl_e2e.core.model.jobs import Job, Patch, Repository, Substitution
 from verl_e2e.core.model.levels import Level
 from verl_e2e_runner.by_hand import dry_run

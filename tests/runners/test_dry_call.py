@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.places import ROOT
 from tests.runners.world import SCRIPT, WRAPPER, World
-from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER
+from verl_e2e.core.consumer.verl import BASE_WRAPPER
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding

@@ -10,7 +10,7 @@ import pytest
 
 from tests.core.builders import make_job
 from tests.runners.world import SUBMODULE, World
-from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER
+from verl_e2e.core.consumer.verl import BASE_WRAPPER
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, SiteProfile
 from verl_e2e.core.model.needs import SiteNeeds
 from verl_e2e.core.model.outcome import Stage

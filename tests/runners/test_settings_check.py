@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.runners.world import VERL
-from verl_e2e.core.consumer.variants import VARIANTS, setting_probes, variant_named, variant_of
+from verl_e2e.core.consumer.consumers import VARIANTS, setting_probes, variant_named, variant_of
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis, SettingsCheck, Value

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.runners.world import SCRIPT, World
-from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER, SHARE_OF_DIGITS
+from verl_e2e.core.consumer.verl import BASE_WRAPPER, SHARE_OF_DIGITS
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER
+from verl_e2e.core.consumer.verl import BASE_WRAPPER
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job, Repository, RepositoryOrigin, SiteProfile
 from verl_e2e.core.model.levels import Level
 

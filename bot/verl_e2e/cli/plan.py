@@ -307,7 +307,7 @@ def check_verl_settings(verl: Path, python: str, *, as_json: bool) -> int:
 
     Example: verl-e2e policy settings --verl verl --python env/bin/python
     """
-    from verl_e2e.core.consumer.variants import VARIANTS, setting_probes
+    from verl_e2e.core.consumer.consumers import VARIANTS, setting_probes
     from verl_e2e.core.report.plan_text import settings_json, settings_text
     from verl_e2e_runner.verl_wrapper import check_settings
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.core.builders import make_job
 from verl_e2e.core.compare.jobs import begins_equal, is_parity, job_differences, unsharded
-from verl_e2e.core.consumer.variants import PARITY_VARIANTS, VARIANTS
-from verl_e2e.core.consumer.verl_settings import DETERMINISTIC, SETTINGS
+from verl_e2e.core.consumer.consumers import PARITY_VARIANTS, VARIANTS
+from verl_e2e.core.consumer.verl import DETERMINISTIC, SETTINGS
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis
 

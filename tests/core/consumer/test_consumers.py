@@ -6,9 +6,8 @@ from itertools import chain
 import pytest
 
 from tests.core.builders import make_job
-from verl_e2e.core.consumer.consumer import ROLES_PROVED, Consumer, Quantity, Refusal
+from verl_e2e.core.consumer.consumer import ROLES_PROVED, Consumer, LogMark, Quantity, Refusal
 from verl_e2e.core.consumer.consumers import CONSUMERS, consumer_of
-from verl_e2e.core.consumer.literal import LogMark
 from verl_e2e.core.log.literals import LITERALS
 from verl_e2e.core.log.scan import LogScanner
 from verl_e2e.core.model.errors import UserError

@@ -8,9 +8,8 @@ import pytest
 from tests.core.builders import judged, make_job
 from tests.core.executions import REMOVED, TRANSFORM, change
 from verl_e2e.core.compare.jobs import job_differences
-from verl_e2e.core.consumer.consumers import consumer_of
-from verl_e2e.core.consumer.variants import VARIANTS
-from verl_e2e.core.consumer.verl_settings import SETTINGS, expected_config
+from verl_e2e.core.consumer.consumers import VARIANTS, consumer_of
+from verl_e2e.core.consumer.verl import SETTINGS, expected_config
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.related_runs import (

@@ -27,7 +27,7 @@ from tests.core.builders import (
     passing_tests,
     step_line,
 )
-from verl_e2e.core.consumer.variants import VARIANTS
+from verl_e2e.core.consumer.consumers import VARIANTS
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.criteria.invariants import Invariant
 from verl_e2e.core.judge.criteria.table import ROWS, Criterion

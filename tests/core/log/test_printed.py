@@ -8,7 +8,7 @@ import math
 import pytest
 
 from tests.core.logs import lines, recorded
-from verl_e2e.core.consumer.values import MAX_KEYS, parse_number, read_dict
+from verl_e2e.core.consumer.consumer import MAX_KEYS, parse_number, read_dict
 from verl_e2e.core.consumer.verl_log import read_step
 from verl_e2e.core.log.fold import MAX_CONFIGS
 from verl_e2e.core.log.printed import (

@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.logs import NAMES, fed, lines, recorded
 from tools.write_tables import grep_patterns
-from verl_e2e.core.consumer.literal import Literal
+from verl_e2e.core.consumer.consumer import Literal
 from verl_e2e.core.log.fold import MAX_STEPS
 from verl_e2e.core.log.literals import LITERALS
 from verl_e2e.core.log.scan import FindPrefilter, LogScanner, literal_bytes, scan

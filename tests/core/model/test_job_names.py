@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_e2e.core.consumer.variants import VARIANTS
+from verl_e2e.core.consumer.consumers import VARIANTS
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis, FieldValue, Value

@@ -1,5 +1,5 @@
 from tests.core.builders import make_job
-from verl_e2e.core.consumer.verl_settings import host_overrides
+from verl_e2e.core.consumer.verl import host_overrides
 from verl_e2e.core.model.jobs import Job, SiteProfile
 from verl_e2e.core.model.needs import Capacity, SiteNeeds, unable
 

@@ -2,8 +2,8 @@
 
 import re
 
-from verl_e2e.core.consumer.variants import setting_probes
-from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER
+from verl_e2e.core.consumer.consumers import setting_probes
+from verl_e2e.core.consumer.verl import BASE_WRAPPER
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.settings import Axis
 

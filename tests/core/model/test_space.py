@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_e2e.core.consumer.variants import VARIANTS, variant_named, variant_of
-from verl_e2e.core.consumer.verl import VERL
-from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER, SHARE_OF_DIGITS
+from verl_e2e.core.consumer.consumers import VARIANTS, variant_named, variant_of
+from verl_e2e.core.consumer.verl import BASE_WRAPPER, SHARE_OF_DIGITS, VERL
 from verl_e2e.core.model.levels import COSTS, CostBasis, Level
 from verl_e2e.core.model.settings import Axis, Value
 from verl_e2e.core.model.space import POINTS, JobPoint, ModelWant, Want

@@ -6,7 +6,7 @@ from typing import Any
 from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.compare.cell_map import CellMap, CellRow, FileCells
 from verl_e2e.core.compare.rehearsal import CellOutcome
-from verl_e2e.core.consumer.variants import variant_named
+from verl_e2e.core.consumer.consumers import variant_named
 from verl_e2e.core.plan.cell_settings import CellTable
 from verl_e2e.core.plan.outline import JobOutline, with_obstacles
 from verl_e2e.core.plan.policy import Budget, Policy

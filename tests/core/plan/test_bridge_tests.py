@@ -5,7 +5,7 @@ import json
 import pytest
 
 from verl_e2e.config import load_profile, packaged_policy
-from verl_e2e.core.consumer.variants import variant_named
+from verl_e2e.core.consumer.consumers import variant_named
 from verl_e2e.core.judge import wording
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.jobs import ChosenTest, Job, Repository, WhyChosen

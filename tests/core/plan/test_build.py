@@ -8,8 +8,8 @@ import pytest
 
 from tests.fakes.places import FIXTURES
 from verl_e2e.config import load_profile, packaged_policy
-from verl_e2e.core.consumer.variants import PARITY_VARIANTS, VARIANTS, variant_named
-from verl_e2e.core.consumer.verl_settings import SHARE_OF_DIGITS, expected_config
+from verl_e2e.core.consumer.consumers import PARITY_VARIANTS, VARIANTS, variant_named
+from verl_e2e.core.consumer.verl import SHARE_OF_DIGITS, expected_config
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job, Patch, Repository, SiteProfile, Substitution

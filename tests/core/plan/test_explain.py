@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.model.test_execution_maps import LORA, map_of
-from verl_e2e.core.consumer.variants import variant_named
+from verl_e2e.core.consumer.consumers import variant_named
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, ExecutionMaps, Purpose
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.classify import Classified, SetAside

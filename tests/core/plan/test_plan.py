@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.places import FIXTURES
 from verl_e2e.config import load_policy, packaged_policy
-from verl_e2e.core.consumer.variants import VARIANTS
+from verl_e2e.core.consumer.consumers import VARIANTS
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.plan.outline import Missing

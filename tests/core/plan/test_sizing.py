@@ -6,7 +6,7 @@ import pytest
 
 from tests.fakes.places import ROOT
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.consumer.variants import VARIANTS, variant_named, variant_of, variants_of
+from verl_e2e.core.consumer.consumers import VARIANTS, variant_named, variant_of, variants_of
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import COSTS, CostBasis, Level, Variant
 from verl_e2e.core.model.needs import MOST_GPUS

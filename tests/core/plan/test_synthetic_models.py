@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.consumer.variants import variant_named
+from verl_e2e.core.consumer.consumers import variant_named
 from verl_e2e.core.judge import wording
 from verl_e2e.core.model.jobs import Checkpoint, Data, Repository, SiteProfile
 from verl_e2e.core.model.space import ModelWant

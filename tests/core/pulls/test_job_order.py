@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.builders import make_job
 from verl_e2e.config.policy import packaged_policy
-from verl_e2e.core.consumer.variants import VARIANTS
+from verl_e2e.core.consumer.consumers import VARIANTS
 from verl_e2e.core.model.jobs import Checkpoint, RehearsalJob, Repository, RepositoryOrigin
 from verl_e2e.core.pulls.job_order import (
     OrderError,

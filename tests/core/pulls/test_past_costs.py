@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import make_job
-from verl_e2e.core.consumer.variants import variant_named
+from verl_e2e.core.consumer.consumers import variant_named
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import CostBasis, Level
 from verl_e2e.core.model.outcome import Result

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from verl_e2e.core.consumer.variants import variant_named
+from verl_e2e.core.consumer.consumers import variant_named
 from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Excuse, Purpose, Side
 from verl_e2e.core.model.jobs import Checkpoint, ChosenTest, WhyChosen
 from verl_e2e.core.model.levels import CostBasis, Level

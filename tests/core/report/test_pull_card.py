@@ -15,7 +15,7 @@ from tests.core.pulls.entries import SMOKE, override, run
 from tests.fakes.places import FIXTURES, ROOT
 from tests.fakes.red_cards import shown_cards, words_of
 from tests.fakes.shown_pull import FAILED, card_that_says, shown_plan, shown_target_state
-from verl_e2e.core.consumer.variants import variants_of
+from verl_e2e.core.consumer.consumers import variants_of
 from verl_e2e.core.judge.verdict_document import verdict_json
 from verl_e2e.core.model.execution import ChangedFunction, Purpose
 from verl_e2e.core.model.levels import Level

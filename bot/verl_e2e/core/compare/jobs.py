@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from verl_e2e.core.consumer.verl_settings import DETERMINISTIC, DISTINCT_SAMPLES, expected_config
+from verl_e2e.core.consumer.verl import DETERMINISTIC, DISTINCT_SAMPLES, expected_config
 from verl_e2e.core.model.access import Slowdown
 from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job

@@ -4,16 +4,18 @@ Everything else plans, judges and reports by `Axis`, `Quantity`, `ProcessRole` a
 consumer for its words. Nothing here reads a file, a clock or the environment.
 """
 
+import ast
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum, auto
-from typing import Any, Protocol
+from enum import Enum, StrEnum, auto
+from typing import Any, Final, Protocol
 
-from verl_e2e.core.consumer.literal import Literal
 from verl_e2e.core.model.execution import ProcessRole
 from verl_e2e.core.model.jobs import Job, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.settings import Axis, Setting, Takes, Value
 from verl_e2e.core.model.space import JobPoint
 
@@ -172,6 +174,103 @@ class ExpectedConfig(Protocol):
         ...
 
 
+class LogMark(Enum):
+    """What kind of fact a literal announces, in the order in which the literals of a line are read."""
+
+    TRACEBACK = auto()
+    DRIVER = auto()
+    CONFIG = auto()
+    OPENING = auto()
+    LORA = auto()
+    TOTAL = auto()
+    ADAPTER = auto()
+    STEP = auto()
+    PROGRESS = auto()
+    EPOCHS = auto()
+    SAMPLE = auto()
+    FINAL = auto()
+    STAGE = auto()
+    RANK = auto()
+    CHUNKS = auto()
+    BRIDGE = auto()
+    WRAPPED = auto()
+    SIGN = auto()
+    STRATEGY = auto()
+    CHECKPOINT = auto()
+    LOST = auto()
+    REFUSED = auto()
+    VARIABLE = auto()
+    COMMAND = auto()
+    PACKAGE = auto()
+    PLANNED = auto()
+    NOISE = auto()
+    LONE = auto()
+    RETRY = auto()
+    BARE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A text to look for; one line may hold several.
+
+    `shape` is a regular expression searched in the line's text (empty: the literal alone is enough); its groups are
+    what the fact is made of. `stage` is the stage that the line proves, `builds` says that only a process that builds
+    the model prints it. `name` is the checkpoint action, the noise's or the sign's name, or the kind of a lone error;
+    a `soft` one may be survived. `opens` says that a run prints the line once, while it starts.
+    """
+
+    text: str
+    mark: LogMark
+    stage: Stage | None = None
+    shape: str = ""
+    name: str = ""
+    builds: bool = False
+    soft: bool = False
+    opens: bool = False
+
+
+_CONSTRUCTION = frozenset({Stage.BRIDGE_PROVIDER, Stage.HF_IMPORT, Stage.PEFT, Stage.DDP_WRAP, Stage.FSDP_WRAP})
+
+
+def stage_literal(text: str, stage: Stage, shape: str = "") -> Literal:
+    """A line that proves a stage."""
+    return Literal(text, LogMark.STAGE, stage, shape, builds=stage in _CONSTRUCTION)
+
+
+def opening_literal(text: str, stage: Stage) -> Literal:
+    """One that a run prints once, while it starts."""
+    return Literal(text, LogMark.STAGE, stage, opens=True)
+
+
+def lone_literal(text: str, name: str, shape: str = "") -> Literal:
+    """An error without a traceback, with its kind."""
+    return Literal(text, LogMark.LONE, shape=shape, name=name)
+
+
+def soft_literal(text: str, name: str, shape: str = "") -> Literal:
+    """One that the run may survive."""
+    return Literal(text, LogMark.LONE, shape=shape, name=name, soft=True)
+
+
+def noise_literal(text: str, name: str, shape: str = "") -> Literal:
+    """What looks like an error and is none."""
+    return Literal(text, LogMark.NOISE, shape=shape, name=name)
+
+
+def checkpoint_literal(text: str, name: str, stage: Stage, shape: str = "") -> Literal:
+    """What became of a checkpoint: saving, saved, loaded, resumed, or scratch where there was none."""
+    return Literal(text, LogMark.CHECKPOINT, stage, shape, name)
+
+
+def sign_literal(text: str, name: str, shape: str = "") -> Literal:
+    """What is printed only with a feature at work, under a name of ours."""
+    return Literal(text, LogMark.SIGN, shape=shape, name=name)
+
+
+# A name of ours: rollouts were read from a file, and no engine generated anything.
+ROLLOUT_FROM_FILE = "rollout-from-file"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigForm:
     """How the resolved configuration is printed: lines of one process, from one whose literal has `LogMark.CONFIG`."""
@@ -285,3 +384,64 @@ class Consumer:
 
 # A run is proved in each of these: its driver, its training loop, its trainers and its rollout engine.
 ROLES_PROVED = (ProcessRole.DRIVER, ProcessRole.CONTROLLER, ProcessRole.TRAINER, ProcessRole.ROLLOUT)
+
+
+# Values as Python prints them; nothing is evaluated. Metrics of one step that are kept:
+MAX_KEYS = 2000
+
+# One number in the constructor that numpy or torch shows around it, in brackets when it is an array of one element.
+_WRAPPED_NUMBER = re.compile(
+    r"^[A-Za-z_][\w.]{0,60}\(\s*(?:(\[{1,4})\s*)?'?(?P<number>[^\s,()\[\]']{1,60})'?(?(1)\s*\]{1,4})\s*(?:,[^()\[\]]{0,200})?\)$"
+)
+_STRING_OR_WORD = re.compile(
+    r"""(?P<string>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+    r"""|(?:np|numpy)\.\w+\((?P<inner>[^()'"]{1,64})\)"""
+    r"""|(?P<call>[A-Za-z_][\w.]*\((?P<argument>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\))"""
+    r"""|(?P<angle><[^<>'"]{1,200}(?:'[^']{0,200}')?[^<>'"]{0,200}>)"""
+    r"""|(?P<word>(?<![\w.])[A-Za-z_][\w.]*)"""
+)
+_KEPT_WORDS = frozenset({"None", "True", "False"})
+_NAN: Final = "\x00nan"
+
+
+def parse_number(shown: str) -> float | None:
+    """A float from `1.5`, `nan`, `inf`, `np.float64(2.0)`, `np.int64(2)` or `tensor(0.1)`; None otherwise."""
+    try:
+        return float(shown)
+    except ValueError:
+        wrapped = _WRAPPED_NUMBER.match(shown.strip())
+        if wrapped is None:
+            return None
+    try:
+        return float(wrapped["number"])
+    except ValueError:
+        return None
+
+
+def read_dict(text: str) -> Mapping[str, Any]:
+    """The mapping that a pretty-printed dict shows; raises ValueError with a reason when it is none."""
+    try:
+        value = ast.literal_eval(_STRING_OR_WORD.sub(_literal, text).strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise ValueError(f"the printed configuration is not a readable dict: {type(error).__name__}") from error
+    if not isinstance(value, dict):
+        raise ValueError("the printed configuration is not a dict")
+    restored = _restore(value)
+    assert isinstance(restored, dict)
+    return restored
+
+
+def _literal(match: re.Match[str]) -> str:
+    kept = match["string"] or match["inner"] or match["argument"]
+    word = match[0]
+    if kept or word in _KEPT_WORDS:
+        return kept or word
+    return {"inf": "1e999", "nan": repr(_NAN)}.get(word, repr(word))
+
+
+def _restore(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _restore(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_restore(item) for item in value]
+    return math.nan if value == _NAN else value

@@ -1,12 +1,15 @@
-"""The consumers that jobs may be for, and the one of a job."""
+"""The consumers that jobs may be for, the one of a job, and the named jobs of each level in a consumer's words."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from verl_e2e.core.consumer.consumer import Consumer
+from verl_e2e.core.consumer.consumer import Consumer, joined_settings
 from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
+from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.settings import Axis, Setting
+from verl_e2e.core.model.space import NAMED_JOBS, POINTS, JobPoint, name_word
 
 CONSUMERS: Mapping[str, Consumer] = MappingProxyType({consumer.name: consumer for consumer in (VERL,)})
 
@@ -18,3 +21,62 @@ def consumer_of(job: Job) -> Consumer:
     except KeyError:
         known = ", ".join(CONSUMERS)
         raise UserError(f"job {job.id}: consumer: {job.consumer!r} is not known; it is one of {known}") from None
+
+
+def variant_of(point: JobPoint, level: Level, name: str, *, feature: str = "", consumer: Consumer = VERL) -> Variant:
+    """The job of a level of a point in the words of a consumer, under a name of lower-case letters, digits and dashes.
+
+    Raises ValueError where the point has a conflict or no job of that level can have it.
+    """
+    if point.conflict:
+        raise ValueError(f"{name}: {point.conflict}")
+    if level not in point.levels:
+        shown = ", ".join(f"{axis} {value}" for axis, value in point.settings.items()) or "of level 0"
+        raise ValueError(f"{name}: no job of level {int(level)} has the settings {shown}")
+    of_axes = [consumer.setting(axis, value) for axis, value in point.settings.items()]
+    whole = joined_settings([*of_axes, consumer.level_setting(point, level)])
+    return Variant(
+        level,
+        name,
+        point.gpu_count,
+        whole.wrapper,
+        whole.overrides,
+        steps=point.size(Axis.STEPS),
+        feature=feature,
+        parity=point[Axis.PARITY] is True,
+        reward_model=point[Axis.REWARD_MODEL] is True,
+    )
+
+
+# A job that joins its level's default one only where the change touches this feature.
+_FEATURES = {"expert": "moe"}
+
+VARIANTS: tuple[Variant, ...] = tuple(
+    variant_of(POINTS[f"{int(level)}-{name}"], level, name, feature=_FEATURES.get(name, ""))
+    for level, name in NAMED_JOBS
+)
+
+
+def variants_of(level: Level) -> tuple[Variant, ...]:
+    """All variants of a level, the default one first."""
+    return tuple(variant for variant in VARIANTS if variant.level is level)
+
+
+def variant_named(job_id: str) -> Variant | None:
+    """The variant with this job id, `<level>-<name>`, or None."""
+    return next((variant for variant in VARIANTS if variant.job_id == job_id), None)
+
+
+# The jobs that are compared with an unsharded run.
+PARITY_VARIANTS = tuple(variant for variant in VARIANTS if POINTS[variant.job_id][Axis.PARITY])
+
+
+def setting_probes() -> tuple[Variant, ...]:
+    """A job of verl for each value that no rule excludes and that is a variable or an override; of a size two."""
+    values = [(axis, value) for axis in Axis for value in axis.tried if VERL.setting(axis, value) != Setting()]
+    points = [(axis, value, JobPoint.default().with_axes({axis: value})) for axis, value in values]
+    return tuple(
+        variant_of(point, point.levels[0], name_word(f"{axis} {value}"))
+        for axis, value, point in points
+        if not point.conflict
+    )

@@ -1,28 +1,310 @@
-"""verl, as a consumer of Megatron-Bridge."""
+"""verl, as a consumer of Megatron-Bridge: settings are variables of its wrapper and keys of its `trainer/config` tree.
+
+The wrapper is `tests/special_e2e/run_ppo_trainer_megatron.sh`. The runner composes every row of the settings with
+verl's real configuration before a GPU is used.
+"""
 
 import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from verl_e2e.core.consumer.consumer import Consumer, Hook, HookPoint, PlannedPhase, Quantity
-from verl_e2e.core.consumer.verl_log import LOG
-from verl_e2e.core.consumer.verl_settings import (
-    BASE_WRAPPER,
-    SETTINGS,
-    SHARE_OF_DIGITS,
-    WITHOUT_CRITIC,
-    WRAPPER,
-    any_model,
-    expected_config,
-    filling,
-    host_overrides,
-    level_setting,
-    shards,
-    spread,
+from verl_e2e.core.consumer.consumer import (
+    AxisSetting,
+    Consumer,
+    Hook,
+    HookPoint,
+    PlannedPhase,
+    Quantity,
+    joined_settings,
 )
+from verl_e2e.core.consumer.verl_log import LOG
 from verl_e2e.core.model.execution import ProcessRole
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Job
-from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.settings import Setting
+from verl_e2e.core.model.jobs import WITHOUT_REWARD_MODEL, WRAPPER_SCRIPT, Job, SiteProfile
+from verl_e2e.core.model.levels import OWN_FILES, Level, Variant
+from verl_e2e.core.model.settings import Axis, Setting, Value, expected_of_overrides, parsed
+from verl_e2e.core.model.space import JobPoint
+
+_ACTOR, _REF, _CRITIC = "actor_rollout_ref.actor", "actor_rollout_ref.ref", "critic"
+_ROLES = (_ACTOR, _REF, _CRITIC)
+# The reference policy is not wrapped for data parallelism (verl: MegatronEngine._build_megatron_module).
+_TRAINED_ROLES = (_ACTOR, _CRITIC)
+_MODELS = ("actor_rollout_ref.model", "critic.model")
+
+
+def _megatron(key: str, roles: Iterable[str] = _ROLES) -> tuple[str, ...]:
+    return tuple(f"{role}.megatron.{key}" for role in roles)
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperVariable:
+    """A variable of the wrapper."""
+
+    # The keys of the resolved configuration that it decides.
+    keys: tuple[str, ...] = ()
+    # What Level 0 sets; every other job overrides some of these. None: it does not set it.
+    base: str | None = None
+    # What the wrapper does when it is not set, where a run must show it: a changed default breaks the run's proof
+    # instead of weakening the run.
+    default: str | None = None
+
+
+WRAPPER: Mapping[str, WrapperVariable] = {
+    "VERL_USE_UV": WrapperVariable(base="0"),
+    "PROFILE_STEPS": WrapperVariable(base="null"),
+    "ENGINE": WrapperVariable(("actor_rollout_ref.rollout.name",), base="vllm", default="vllm"),
+    "USE_MBRIDGE": WrapperVariable(_megatron("use_mbridge"), base="True"),
+    "VANILLA_MBRIDGE": WrapperVariable(_megatron("vanilla_mbridge", (_ACTOR, _REF)), base="False"),
+    "VALUE_VANILLA_MBRIDGE": WrapperVariable(_megatron("vanilla_mbridge", (_CRITIC,)), base="False"),
+    "LORA_RANK": WrapperVariable(("actor_rollout_ref.model.lora.rank", "critic.model.lora.rank"), base="4"),
+    "USE_MEGATRON_FSDP": WrapperVariable(_megatron("use_megatron_fsdp"), base="False"),
+    "COMMON_PP": WrapperVariable(_megatron("pipeline_model_parallel_size"), base="1"),
+    "COMMON_VPP": WrapperVariable(_megatron("virtual_pipeline_model_parallel_size"), base="null"),
+    "COMMON_CP": WrapperVariable(_megatron("context_parallel_size"), base="1"),
+    "COMMON_TP": WrapperVariable(_megatron("tensor_model_parallel_size"), base="1"),
+    "INFER_TP": WrapperVariable(("actor_rollout_ref.rollout.tensor_model_parallel_size",), base="1"),
+    "ALL_OFFLOAD": WrapperVariable(
+        (
+            *_megatron("param_offload"),
+            *_megatron("grad_offload", _TRAINED_ROLES),
+            *_megatron("optimizer_offload", _TRAINED_ROLES),
+        ),
+        base="False",
+    ),
+    "TOTAL_TRAIN_STEPS": WrapperVariable(("trainer.total_training_steps",), base="1"),
+    "SAVE_FREQ": WrapperVariable(("trainer.save_freq",), base="-1"),
+    "VAL_BEFORE_TRAIN": WrapperVariable(("trainer.val_before_train",), base="False"),
+    "TEST_FREQ": WrapperVariable(("trainer.test_freq",), base="-1"),
+    "ADV_ESTIMATOR": WrapperVariable(("algorithm.adv_estimator",), default="gae"),
+    "COMMON_EP": WrapperVariable(_megatron("expert_model_parallel_size"), default="1"),
+    "COMMON_ETP": WrapperVariable(_megatron("expert_tensor_parallel_size"), default="1"),
+    "MAX_PROMPT_LENGTH": WrapperVariable(
+        ("data.max_prompt_length", "actor_rollout_ref.rollout.prompt_length"), default="512"
+    ),
+    "MAX_RESPONSE_LENGTH": WrapperVariable(
+        ("data.max_response_length", "actor_rollout_ref.rollout.response_length"), default="512"
+    ),
+    "RESUME_MODE": WrapperVariable(("trainer.resume_mode",), default="disable"),
+    "LORA_ALPHA": WrapperVariable(("actor_rollout_ref.model.lora.alpha", "critic.model.lora.alpha")),
+    # The wrapper leaves the critic alone here.
+    "LORA_MERGE": WrapperVariable(("actor_rollout_ref.model.lora.merge",)),
+    "USE_REMOVE_PADDING": WrapperVariable(("actor_rollout_ref.model.use_remove_padding",)),
+    "NUM_GPUS": WrapperVariable(("trainer.n_gpus_per_node",)),
+    "ROUTING_REPLAY_MODE": WrapperVariable((f"{_ACTOR}.megatron.router_replay.mode",)),
+}
+
+BASE_WRAPPER: Mapping[str, str] = MappingProxyType(
+    {name: variable.base for name, variable in WRAPPER.items() if variable.base is not None}
+)
+
+_CHANGED_MODEL = "megatron.override_transformer_config"
+# levels.md: full recompute is how a lost gradient hook shows, and it is off by default.
+FULL_RECOMPUTE = tuple(
+    f"++{role}.{_CHANGED_MODEL}.{key}"
+    for role in _TRAINED_ROLES
+    for key in ("recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1")
+)
+# Every request of the rollout gets the same seed in every run: two runs of the same weights draw the same samples.
+DETERMINISTIC = ("actor_rollout_ref.rollout.full_determinism=True",)
+# One step has to move the adapter so far that a lost one shows in the next; the default, 1e-6, does not.
+TELLING_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.001",)
+# With one seed for all, the responses to a prompt are copies of each other, and verl's balancing gives every rank of
+# data parallelism one of each: every rank then has the gradient of the whole batch, and one that is never averaged
+# cannot show. So each prompt gets one response, as many in all as before; in one mini-batch, for which sequences share
+# one is chance.
+DISTINCT_SAMPLES = (
+    "actor_rollout_ref.rollout.n=1",
+    "data.train_batch_size=64",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=64",
+)
+# The default learning rate, 1e-6, moves no adapter in twenty steps.
+PROBE_LEARNING_RATE = ("actor_rollout_ref.actor.optim.lr=0.0001",)
+
+# Group-relative advantages need no critic: Bridge has no mapping of a value head for families whose output layer is the
+# embedding. They need rewards that differ, and a small or random model answers no question of the data right.
+WITHOUT_CRITIC: Mapping[str, str] = MappingProxyType({"ADV_ESTIMATOR": "grpo"})
+# Copies of one response have the same reward, so relative to their group all advantages are zero and nothing trains
+# (measured). REINFORCE++ has no critic either, and compares a response with the whole batch.
+WITHOUT_CRITIC_OF_COPIES: Mapping[str, str] = MappingProxyType({"ADV_ESTIMATOR": "reinforce_plus_plus"})
+SHARE_OF_DIGITS = (
+    f"reward.custom_reward_function.path={OWN_FILES}/verl_e2e_runner/rewards.py",
+    "reward.custom_reward_function.name=digit_share",
+)
+
+SETTINGS: Mapping[Axis, AxisSetting] = {
+    # The wrapper gives the reward model INFER_TP too, and the rollout's weights are then spread like the trainer's.
+    Axis.TENSOR: AxisSetting(variables=("COMMON_TP", "INFER_TP")),
+    Axis.PIPELINE: AxisSetting(variables=("COMMON_PP",)),
+    # Megatron-LM: parallel_state.initialize_model_parallel refuses any virtual size, also 1, without a pipeline.
+    Axis.VIRTUAL_PIPELINE: AxisSetting(variables=("COMMON_VPP",), values={1: Setting({"COMMON_VPP": "null"})}),
+    Axis.CONTEXT: AxisSetting(variables=("COMMON_CP",)),
+    Axis.EXPERT: AxisSetting(variables=("COMMON_EP",)),
+    Axis.EXPERT_TENSOR: AxisSetting(variables=("COMMON_ETP",)),
+    Axis.DATA: AxisSetting(elsewhere="`NUM_GPUS`, with the other sizes"),
+    Axis.FSDP: AxisSetting(variables=("USE_MEGATRON_FSDP",)),
+    Axis.RECOMPUTE: AxisSetting(
+        values={
+            "full": Setting(overrides=FULL_RECOMPUTE),
+            "selective": Setting(
+                overrides=tuple(f"++{role}.{_CHANGED_MODEL}.recompute_granularity=selective" for role in _TRAINED_ROLES)
+            ),
+        }
+    ),
+    Axis.OFFLOAD: AxisSetting(variables=("ALL_OFFLOAD",)),
+    # verl: MegatronEngine._resolve_override_ddp_config, then Megatron-Bridge: create_ddp_config. verl exports right
+    # after a step and never waits for parameters that are gathered late.
+    Axis.OVERLAP: AxisSetting(
+        keys=tuple(f"++{key}" for key in _megatron("override_ddp_config.overlap_grad_reduce", _TRAINED_ROLES))
+    ),
+    Axis.FUSION: AxisSetting(keys=tuple(f"++{role}.{_CHANGED_MODEL}.gradient_accumulation_fusion" for role in _ROLES)),
+    Axis.ADAPTER: AxisSetting(
+        keys=tuple(f"{model}.lora.type" for model in _MODELS), values={"none": Setting({"LORA_RANK": "0"})}
+    ),
+    Axis.ADAPTER_TARGETS: AxisSetting(variables=("LORA_TARGET_MODULES",)),
+    Axis.ADAPTER_RANK: AxisSetting(variables=("LORA_RANK",)),
+    # LORA_RANK where it is not set.
+    Axis.ADAPTER_ALPHA: AxisSetting(variables=("LORA_ALPHA",)),
+    # Fields of Megatron-Bridge's LoRA that verl's configuration does not list, so they are added to it.
+    Axis.ADAPTER_SHARING: AxisSetting(
+        values={
+            value: Setting(overrides=tuple(f"++{model}.lora.{added}" for model in _MODELS))
+            for value, added in (
+                ("per expert", "share_expert_adapters=False"),
+                ("outer", "experts_shared_outer_loras=True"),
+            )
+        }
+    ),
+    Axis.ADAPTER_MERGE: AxisSetting(variables=("LORA_MERGE",)),
+    # `model/hf_model.yaml`, handed on by get_peft_cls to Megatron-Bridge's create_peft.
+    Axis.ADAPTER_B_START: AxisSetting(keys=("actor_rollout_ref.model.lora.lora_B_init_method",)),
+    # verl publishes a model where it saves one.
+    Axis.RESUME: AxisSetting(
+        values={
+            True: Setting({"SAVE_FREQ": "1"}, (*DETERMINISTIC, *TELLING_LEARNING_RATE)),
+        }
+    ),
+    Axis.STEPS: AxisSetting(elsewhere="`TOTAL_TRAIN_STEPS`"),
+    Axis.PARITY: AxisSetting(
+        values={True: Setting(overrides=(*DETERMINISTIC, *DISTINCT_SAMPLES, *TELLING_LEARNING_RATE))}
+    ),
+    Axis.REWARD_MODEL: AxisSetting(
+        values={
+            True: Setting(
+                overrides=("reward.reward_model.enable=True", "reward.reward_model.rollout.prompt_length=6144")
+            )
+        }
+    ),
+    Axis.PACKING: AxisSetting(variables=("USE_REMOVE_PADDING",)),
+}
+
+# Replayed routes would hide what the trainer's own routers do; a variable of every job that sets an expert size.
+OWN_ROUTING = Setting({"ROUTING_REPLAY_MODE": "disabled"})
+
+
+def level_setting(point: JobPoint, level: Level) -> Setting:
+    """What a level sets so that its own evidence can show, and what its point needs beside the values of its axes."""
+    parts = [OWN_ROUTING] if Axis.EXPERT in point.settings else []
+    if level is Level.FEATURE:
+        parts.append(Setting(WITHOUT_CRITIC, SHARE_OF_DIGITS))
+    elif level is Level.LEARNING_SIGNAL:
+        tested = {"SAVE_FREQ": "-1", "VAL_BEFORE_TRAIN": "True", "TEST_FREQ": "10"}
+        parts.append(Setting({"TOTAL_TRAIN_STEPS": str(point.size(Axis.STEPS)), **tested}, PROBE_LEARNING_RATE))
+    return joined_settings(parts)
+
+
+# Megatron is what the wrapper is for; a run on another backend would prove nothing.
+_ALWAYS: Mapping[str, Value] = {f"{role}.strategy": "megatron" for role in _ROLES}
+
+
+def expected_config(wrapper: Mapping[str, str], overrides: Iterable[str], *, phases: int = 1) -> dict[str, Value]:
+    """Dotted keys and the values that the run must print.
+
+    An override counts when its value is one plain word or number. With several `phases`, what differs between
+    them (steps, resume mode) is left to the evidence of the steps themselves.
+    """
+    expected = dict(_ALWAYS)
+    for name, variable in WRAPPER.items():
+        asked = wrapper.get(name, variable.default)
+        if asked is not None and not (phases > 1 and name in {"TOTAL_TRAIN_STEPS", "RESUME_MODE"}):
+            expected.update(dict.fromkeys(variable.keys, parsed(asked)))
+    return dict(sorted({**expected, **expected_of_overrides(overrides)}.items()))
+
+
+# Of its part of a GPU the rollout may take this much, and its cache this much: actor, critic and what the libraries
+# hold have the rest. Four runs at 0.15 of one GPU passed side by side (bench/results/measurements.md).
+_ROLLOUT_PART = 0.6
+_CACHE_PART = 0.2
+_GIB = 1 << 30
+_ROLLOUT = "actor_rollout_ref.rollout"
+# What a host sets of its rollout engine holds for the engine that serves the reward model too.
+_OF_ENGINE = re.compile(
+    rf"(\+{{0,2}}){re.escape(_ROLLOUT)}\.((?:gpu_memory_utilization|enforce_eager|engine_kwargs)\b.*)"
+)
+
+
+def host_overrides(site: SiteProfile, *, reward_model: bool, gpus_of_node: int, nodes: int = 1) -> tuple[str, ...]:
+    """The Hydra overrides of every job: no reward model unless it is asked for, and what it may use of its hosts.
+
+    verl may name the CPUs only of a cluster that it starts itself, which has one node.
+    """
+    given = []
+    if nodes > 1:
+        given.append(f"trainer.nnodes={nodes}")
+    else:
+        if site.ray_address is None:
+            given.append(f"ray_kwargs.ray_init.num_cpus={site.ray_cpus_of(gpus_of_node)}")
+        share = site.needs.gpu_share
+        if share != 1:
+            # With the cache's size given, vLLM does not measure the free memory, which other runs change meanwhile.
+            cache = int(_CACHE_PART * share * site.gpu_memory_gib * _GIB)
+            given.append(f"{_ROLLOUT}.gpu_memory_utilization={round(_ROLLOUT_PART * share, 3)}")
+            given.append(f"+{_ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes={cache}")
+    if not reward_model:
+        return (WITHOUT_REWARD_MODEL, *given)
+    engine = filter(None, map(_OF_ENGINE.fullmatch, (*given, *site.overrides)))
+    return (*given, *(f"{found[1]}reward.reward_model.rollout.{found[2]}" for found in engine))
+
+
+def filling(wrapper: Mapping[str, str]) -> tuple[str, ...]:
+    """Overrides that fill the stages of a pipeline: micro-batches as short as verl takes them.
+
+    verl fills a micro-batch up to a number of tokens, which must hold the longest sequence. By the wrapper's own number
+    a short mini-batch is one micro-batch, and a pipeline then runs one stage after the other.
+    """
+    if wrapper.get("COMMON_PP", "1") == "1":
+        return ()
+    lengths = ("MAX_PROMPT_LENGTH", "MAX_RESPONSE_LENGTH")
+    longest = sum(int(wrapper.get(name, WRAPPER[name].default or "1")) for name in lengths)
+    # verl's trainer takes the critic's number from one for inference, in training too, which no YAML file has.
+    # TrainerBase in verl/trainer/ppo/v1/trainer_base.py; its older trainer takes it from that of training.
+    names = ("actor_rollout_ref.actor.ppo_max_token", "critic.ppo_max_token", "++critic.ppo_infer_max_token")
+    return tuple(f"{name}_len_per_gpu={longest}" for name in names)
+
+
+def shards(variant: Variant) -> int:
+    """Over how many ranks the trainers of a job divide a model's weights."""
+    sizes = {**BASE_WRAPPER, **variant.wrapper}
+    if sizes["USE_MEGATRON_FSDP"] == "True":
+        return variant.gpu_count
+    return int(sizes["COMMON_TP"]) * int(sizes["COMMON_PP"])
+
+
+def spread(wrapper: Mapping[str, str], *, parts: int, factor: int, experts: bool) -> Mapping[str, str]:
+    """Variables in place of those of a job: trainers on `factor` times as many ranks, the rollout on `parts`."""
+    sizes = {**BASE_WRAPPER, **wrapper}
+    own = {"INFER_TP": str(max(int(sizes["INFER_TP"]), parts))}
+    if sizes["USE_MEGATRON_FSDP"] != "True":
+        own["COMMON_TP"] = str(int(sizes["COMMON_TP"]) * factor)
+        if experts:
+            # Experts are spread by their own size, not by the tensor size.
+            own["COMMON_EP"] = str(int(sizes.get("COMMON_EP", "1")) * factor)
+    return own
+
+
+def any_model(overrides: Collection[str]) -> Setting:
+    """What makes a job train on a model that can have no critic and answers no question right."""
+    copies = {*DETERMINISTIC} <= {*overrides}
+    return Setting(WITHOUT_CRITIC_OF_COPIES if copies else WITHOUT_CRITIC, SHARE_OF_DIGITS)
 
 
 def _saves(job: Job) -> bool:
@@ -76,7 +358,7 @@ _METRICS = {
 }
 
 # verl's classes of workers and servers: Ray names a process by the class of its actor.
-_ROLES = (
+_PROCESSES = (
     (
         ProcessRole.TRAINER,
         re.compile(r"ray::(WorkerDict|FusedWorker\w*|ActorRolloutRefWorker|DetachActorWorker|TrainingWorker)$"),
@@ -137,6 +419,6 @@ VERL = Consumer(
     ),
     log=LOG,
     metrics=MappingProxyType(_METRICS),
-    roles=_ROLES,
+    roles=_PROCESSES,
     hooks=_HOOKS,
 )

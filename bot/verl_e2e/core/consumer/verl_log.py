@@ -2,17 +2,20 @@
 
 import re
 
-from verl_e2e.core.consumer.consumer import ConfigForm, LogForms
-from verl_e2e.core.consumer.literal import (
+from verl_e2e.core.consumer.consumer import (
+    MAX_KEYS,
     ROLLOUT_FROM_FILE,
+    ConfigForm,
     Literal,
+    LogForms,
     LogMark,
     checkpoint_literal,
     opening_literal,
+    parse_number,
+    read_dict,
     sign_literal,
     stage_literal,
 )
-from verl_e2e.core.consumer.values import MAX_KEYS, parse_number, read_dict
 from verl_e2e.core.model.outcome import Stage
 
 # Variables of the wrapper that say what is run, and those that say from where; literals of the scan nominate each.

@@ -19,9 +19,8 @@ from enum import IntEnum, auto
 
 from verl_e2e.core.compare.jobs import is_parity, through_mbridge, unsharded
 from verl_e2e.core.compare.performance import performance_of
-from verl_e2e.core.consumer.consumers import consumer_of
-from verl_e2e.core.consumer.variants import variant_named, variants_of
-from verl_e2e.core.consumer.verl_settings import expected_config
+from verl_e2e.core.consumer.consumers import consumer_of, variant_named, variants_of
+from verl_e2e.core.consumer.verl import expected_config
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion

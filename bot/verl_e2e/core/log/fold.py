@@ -13,8 +13,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+from verl_e2e.core.consumer.consumer import Literal, LogMark
 from verl_e2e.core.consumer.consumers import CONSUMERS
-from verl_e2e.core.consumer.literal import Literal, LogMark
 from verl_e2e.core.log.errors import (
     EXIT_STATUS,
     as_caught,

@@ -7,8 +7,7 @@ Texts are chosen to be rare in ordinary output, for a common one would make the 
 
 from itertools import chain
 
-from verl_e2e.core.consumer.consumers import CONSUMERS
-from verl_e2e.core.consumer.literal import (
+from verl_e2e.core.consumer.consumer import (
     Literal,
     LogMark,
     checkpoint_literal,
@@ -19,6 +18,7 @@ from verl_e2e.core.consumer.literal import (
     soft_literal,
     stage_literal,
 )
+from verl_e2e.core.consumer.consumers import CONSUMERS
 from verl_e2e.core.log.traceback import BARE_SHAPE, RETRY_SHAPE
 from verl_e2e.core.model.outcome import Stage
 

@@ -20,9 +20,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from verl_e2e.core.consumer.consumer import ConfigForm
+from verl_e2e.core.consumer.consumer import MAX_KEYS, ConfigForm
 from verl_e2e.core.consumer.consumers import CONSUMERS
-from verl_e2e.core.consumer.values import MAX_KEYS
 from verl_e2e.core.log.lines import EXCERPT_CAP, Line
 from verl_e2e.core.model.facts import AskedSetting, Excerpt, PackagePath, ResolvedConfig
 from verl_e2e.core.model.outcome import Stage

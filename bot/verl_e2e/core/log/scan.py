@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Protocol
 
-from verl_e2e.core.consumer.literal import Literal
+from verl_e2e.core.consumer.consumer import Literal
 from verl_e2e.core.log.errors import TAIL_LINES
 from verl_e2e.core.log.fold import LogFold
 from verl_e2e.core.log.lines import LINE_CAP, RECENT_LINES, Line, Unwrapper, decode, parse_line, parse_text

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from verl_e2e.core.consumer.variants import variants_of
+from verl_e2e.core.consumer.consumers import variants_of
 from verl_e2e.core.model.document import LevelNumber
 from verl_e2e.core.model.jobs import Sha
 from verl_e2e.core.model.levels import Level

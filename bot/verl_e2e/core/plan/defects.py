@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from verl_e2e.core.consumer.variants import variant_of
+from verl_e2e.core.consumer.consumers import variant_of
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis

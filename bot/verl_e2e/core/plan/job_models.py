@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from verl_e2e.core.consumer.variants import VARIANTS, variants_of
+from verl_e2e.core.consumer.consumers import VARIANTS, variants_of
 from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level, Variant

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from verl_e2e.core.compare.cell_map import NO_CELLS, CellMap
 from verl_e2e.core.compare.rehearsal import CellOutcome
-from verl_e2e.core.consumer.variants import VARIANTS, variant_of, variants_of
+from verl_e2e.core.consumer.consumers import VARIANTS, variant_of, variants_of
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.execution import NO_MAPS, ChangedFunction, ExecutionMaps, Purpose, Side, purpose_of
 from verl_e2e.core.model.jobs import Checkpoint

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from verl_e2e.core.consumer.consumer import Consumer
-from verl_e2e.core.consumer.consumers import CONSUMERS
-from verl_e2e.core.consumer.variants import variants_of
+from verl_e2e.core.consumer.consumers import CONSUMERS, variants_of
 from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.criteria.features import can_be_shown
 from verl_e2e.core.model.execution import NO_CODE, ChangedCode, Purpose

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.compare.cell_map import NO_CELLS
-from verl_e2e.core.consumer.variants import PARITY_VARIANTS, VARIANTS, variant_named, variant_of, variants_of
+from verl_e2e.core.consumer.consumers import PARITY_VARIANTS, VARIANTS, variant_named, variant_of, variants_of
 from verl_e2e.core.model.change import Change, ChangedPath, on_one_line, readable
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_CODE, ChangedCode, in_megatron_lm
 from verl_e2e.core.model.jobs import Checkpoint

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
-from verl_e2e.core.consumer.variants import VARIANTS
+from verl_e2e.core.consumer.consumers import VARIANTS
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules, Slowdown
 from verl_e2e.core.model.document import (
     FEATURES,

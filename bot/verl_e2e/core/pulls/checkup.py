@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from verl_e2e.core.consumer.variants import VARIANTS
+from verl_e2e.core.consumer.consumers import VARIANTS
 from verl_e2e.core.model.access import Absence
 from verl_e2e.core.pulls.forge import BranchRules, DeliveryAttempt, Installation, Machine
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from verl_e2e.core.consumer.variants import PARITY_VARIANTS, VARIANTS, variant_named
+from verl_e2e.core.consumer.consumers import PARITY_VARIANTS, VARIANTS, variant_named
 from verl_e2e.core.model.access import ROLES, WIDE_ROLES, Access, Capability, OverrideRules
 from verl_e2e.core.model.jobs import REHEARSAL
 from verl_e2e.core.model.levels import Level, Variant

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import chain
 
-from verl_e2e.core.consumer.literal import ROLLOUT_FROM_FILE
-from verl_e2e.core.consumer.verl_settings import WRAPPER
+from verl_e2e.core.consumer.consumer import ROLLOUT_FROM_FILE
+from verl_e2e.core.consumer.verl import WRAPPER
 from verl_e2e.core.log.printed import lookup, lora_rank, not_finite
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.facts import AskedSetting, Excerpt, LogFacts, StepMetrics

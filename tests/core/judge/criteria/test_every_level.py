@@ -28,7 +28,7 @@ from tests.core.builders import (
     step_line,
 )
 from verl_e2e.core.consumer.consumers import consumer_of
-from verl_e2e.core.consumer.verl_settings import FULL_RECOMPUTE, PROBE_LEARNING_RATE
+from verl_e2e.core.consumer.verl import FULL_RECOMPUTE, PROBE_LEARNING_RATE
 from verl_e2e.core.judge.criteria.basic import (
     MODULES,
     bridge_tests,

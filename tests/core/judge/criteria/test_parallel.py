@@ -9,7 +9,7 @@ import pytest
 from tests.core.builders import config_with, judged, make_job
 from tests.core.level_runs import PARALLEL_PIDS, Run, job_of, parallel_log, run_of
 from verl_e2e.core.compare.jobs import is_parity, unsharded
-from verl_e2e.core.consumer.variants import variant_of, variants_of
+from verl_e2e.core.consumer.consumers import variant_of, variants_of
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.features import parallel_sizes, pipeline_schedule
 from verl_e2e.core.judge.criteria.table import Criterion

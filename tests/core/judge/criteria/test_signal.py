@@ -7,7 +7,7 @@ import pytest
 
 from tests.core.builders import bar, config_with, ended, error, make_case, make_facts, make_job, make_record
 from tests.core.signal.series import noisy, run_of, with_value
-from verl_e2e.core.consumer.variants import variants_of
+from verl_e2e.core.consumer.consumers import variants_of
 from verl_e2e.core.judge.criteria.metrics import learning_signal
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict import judge

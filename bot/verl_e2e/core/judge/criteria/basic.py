@@ -17,8 +17,7 @@ from typing import Any
 
 from verl_e2e.core.compare.jobs import KNOWN_GOOD, UNSHARDED
 from verl_e2e.core.consumer.consumer import PlannedPhase
-from verl_e2e.core.consumer.consumers import consumer_of
-from verl_e2e.core.consumer.variants import variant_named
+from verl_e2e.core.consumer.consumers import consumer_of, variant_named
 from verl_e2e.core.judge.case import (
     NOT_PRINTED,
     Case,

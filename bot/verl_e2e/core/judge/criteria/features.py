@@ -19,7 +19,7 @@ from itertools import product
 from typing import Any
 
 from verl_e2e.core.consumer.consumers import consumer_of
-from verl_e2e.core.consumer.verl_settings import BASE_WRAPPER, expected_config
+from verl_e2e.core.consumer.verl import BASE_WRAPPER, expected_config
 from verl_e2e.core.judge.case import NOT_PRINTED, Case, started_phases, trained_models
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.invariants import hook_problems
