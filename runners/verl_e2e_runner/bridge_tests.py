@@ -31,11 +31,12 @@ from verl_e2e.core.judge.junit import (
 )
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import JUNIT_FILE, Check, Finding
+from verl_e2e_runner.launch.launcher import INSTRUMENTATION, environment_lines
+from verl_e2e_runner.launch.launchers import launcher_of
 from verl_e2e_runner.process.cage import IMPORTS_VARIABLE, PATH_VARIABLE, read_below
 from verl_e2e_runner.process.processes import FinishedProgram, hand_path_over, run_program
 from verl_e2e_runner.reporting import blocked, good, note
 from verl_e2e_runner.trees import Trees
-from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, environment_lines, wrapper_map
 
 _MOST_BYTES = 16 << 20
 _WORST_LAST: tuple[Literal["passed", "skipped", "failed"], ...] = ("passed", "skipped", "failed")
@@ -287,7 +288,7 @@ def _events_file(trees: Trees, out: Path) -> Path:
 
 def _variables(job: Job, trees: Trees, environment: Mapping[str, str], out: Path) -> dict[str, str]:
     """The tests' environment: the run's without what is meant for the wrapper, or that of a place of their own."""
-    gone = {*wrapper_map(job, trees, base=environment), IMPORTS_VARIABLE, PATH_VARIABLE}
+    gone = {*launcher_of(job).variables(job, trees, environment), IMPORTS_VARIABLE, PATH_VARIABLE}
     kept = {name: value for name, value in environment.items() if name not in gone}
     path = environment.get("PYTHONPATH", "")
     if job.site.bridge_python:

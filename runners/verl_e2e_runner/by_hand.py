@@ -15,12 +15,13 @@ from verl_e2e.core.model.record import Finding
 from verl_e2e.core.pulls.ray_nodes import by_hand_text
 from verl_e2e.git.repository import UnknownRevisionError
 from verl_e2e_runner.bridge_tests import bridge_tests_text
+from verl_e2e_runner.launch.launcher import cluster_of, dry_run_text
+from verl_e2e_runner.launch.launchers import launcher_of
 from verl_e2e_runner.preflight.preflight import prepare
 from verl_e2e_runner.process.cage import Session, model_folder, ray_folder
 from verl_e2e_runner.reporting import stops
 from verl_e2e_runner.run import own_folder
 from verl_e2e_runner.trees import apply_patches, file_at, open_repository, planned_trees, prepare_trees
-from verl_e2e_runner.verl_wrapper import cluster_of, dry_run_text, launches, reads
 
 _NAME = "dry-run"
 
@@ -33,13 +34,14 @@ def dry_run(job: Job, out: Path, *, environ: Mapping[str, str], work: Path | Non
     own = own_folder(out, work, _NAME)
     trees = planned_trees(job, own)
     session = replace(_session(own), ray_address=cluster_of(job, environ))
+    launcher = launcher_of(job)
     script = file_at(job.verl, job.script, base=environ)
-    known = None if script is None else reads(script)
-    starts = launches(job, trees, session, base=environ, reads=known)
+    known = None if script is None else launcher.reads(script)
+    starts = launcher.launches(job, trees, session, base=environ, reads=known)
     if recipe := job.checkpoint.synthetic:
         # Where the commands find a model that no hub has, once `prepare_by_hand` has made it.
         made = str(model_folder(recipe, starts[0].environment))
-        starts = launches(job, trees, session, base=environ, model=made, reads=known)
+        starts = launcher.launches(job, trees, session, base=environ, model=made, reads=known)
     existing = job
     with suppress(UnknownRevisionError):
         # Where the repository is not on this machine, all tests are taken to be there.
@@ -72,7 +74,7 @@ def prepare_by_hand(job: Job, out: Path, *, environ: Mapping[str, str], work: Pa
     trees = apply_patches(job, prepare_trees(job, own, base=environ))
     if stops(trees.findings):
         return trees.findings
-    start, *_ = launches(job, trees, _session(own), base=environ)
+    start, *_ = launcher_of(job).launches(job, trees, _session(own), base=environ)
     prepared = own / "prepared"
     prepared.mkdir(exist_ok=True)
     return (*trees.findings, *prepare(job, trees, start.environment, environ, prepared))

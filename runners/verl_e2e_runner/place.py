@@ -24,17 +24,18 @@ from pathlib import Path
 
 import psutil
 
+from verl_e2e.core.consumer.consumers import CONSUMERS
 from verl_e2e.core.model.jobs import MOST_RUNS_ON_A_HOST, Isolation, Job, Network, SiteIsolation
 from verl_e2e.core.model.needs import Needs
 from verl_e2e.core.model.record import Check, Finding, IsolationState, Mode
 from verl_e2e.core.pulls.job_order import TOKEN_VARIABLE
 from verl_e2e_runner.folder.recorder import key_file
+from verl_e2e_runner.launch.launcher import INSTRUMENTATION, REWARDS
 from verl_e2e_runner.process.cage import USER_NAME, Cage, Tools, hub_cache
 from verl_e2e_runner.process.processes import hand_path_over, let_everyone_read, run_program
 from verl_e2e_runner.reporting import blocked, good, note
 from verl_e2e_runner.samplers import Bound, Device, Devices, read_bounds, visible
 from verl_e2e_runner.trees import Trees
-from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, REWARDS
 
 _PATH_IN_TEXT = re.compile(r"(?<![^\s=:,'\"\[\](])/[^\s=:,'\"\[\]()]+")
 # Variables of the host that name folders of libraries and tools.
@@ -372,7 +373,7 @@ LOCK = _SHARED / "verl-e2e.lock"
 # Names a folder that all runs of a host share, where containers of one host have a /tmp of their own.
 FOLDER_VARIABLE = "VERL_E2E_HOST_FOLDER"
 _FOLDER = _SHARED / "verl-e2e-host"
-_ENTRY_POINT = "verl.trainer.main_ppo"
+_ENTRY_POINTS = frozenset(consumer.entry_point for consumer in CONSUMERS.values())
 _WAIT = "wait until it ends, or end it; then run again"
 _MEMORY = (
     "wait until other runs end, end what else holds memory, or use a host with more of it; "
@@ -485,7 +486,7 @@ def _alone(holder: str, runs: Sequence[Path], why_alone: str) -> Finding:
         for process in psutil.process_iter(["cmdline"]):
             # It collides with us only where it provably shares our /tmp.
             with suppress(OSError):
-                trains = _ENTRY_POINT in (process.info["cmdline"] or [])[1:]
+                trains = not _ENTRY_POINTS.isdisjoint((process.info["cmdline"] or [])[1:])
                 if trains and os.path.samefile(f"/proc/{process.pid}/root{_SHARED}", _SHARED):
                     holder = f"verl training, process {process.pid}"
                     break

@@ -47,6 +47,7 @@ from verl_e2e_runner.folder.recorder import (
     record_end,
     usable_key,
 )
+from verl_e2e_runner.launch.launcher import PACKAGE_FOLDER, cluster_of
 from verl_e2e_runner.models import RECIPE_FILE, model_there
 from verl_e2e_runner.place import (
     Host,
@@ -82,7 +83,6 @@ from verl_e2e_runner.process.processes import (
 from verl_e2e_runner.reporting import ProgressLine, emit_findings, stops
 from verl_e2e_runner.samplers import Devices, GpuSampler, open_memory_sampler, read_devices
 from verl_e2e_runner.trees import Trees, apply_patches, prepare_trees
-from verl_e2e_runner.verl_wrapper import PACKAGE_FOLDER, cluster_of
 from verl_e2e_runner.watch import WatchLimits, watch
 
 TakePlace = Callable[[Job, str, Mapping[str, str], Callable[[], Devices]], AbstractContextManager[HostPlace]]

@@ -25,7 +25,7 @@ import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from verl_e2e.core.model.jobs import Job
-from verl_e2e_runner.verl_wrapper import cluster_of
+from verl_e2e_runner.launch.launcher import cluster_of
 
 words = dict(zip(sys.argv[2::2], sys.argv[3::2]))
 job = Job.model_validate_json(Path(words["--job"]).read_text())

@@ -49,10 +49,8 @@ STILL = {
     "bot/verl_e2e/core/triage/triage.py": 1,
     "runners/verl_e2e_runner/instrumentation/verl_e2e_compose.py": 3,
     "runners/verl_e2e_runner/instrumentation/verl_e2e_fingerprints.py": 2,
-    "runners/verl_e2e_runner/place.py": 1,
     "runners/verl_e2e_runner/preflight/inputs.py": 2,
     "runners/verl_e2e_runner/process/cage.py": 1,
-    "runners/verl_e2e_runner/verl_wrapper.py": 7,
 }
 
 

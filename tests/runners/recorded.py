@@ -12,9 +12,9 @@ from verl_e2e.core.model.execution import ChangedCode, ChangedFunction, Executed
 from verl_e2e.core.text.redact import redactor
 from verl_e2e_runner.folder.process_records import ExecutionRecord, begin_record
 from verl_e2e_runner.folder.recorder import Recorder
+from verl_e2e_runner.launch.launcher import INSTRUMENTATION
 from verl_e2e_runner.process.cage import EXECUTED_VARIABLE
 from verl_e2e_runner.trees import Trees
-from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
 
 SOURCE = "src/megatron/bridge/peft.py"
 MLM = "3rdparty/Megatron-LM/megatron/core/layers.py"

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from verl_e2e.core.model.fingerprints import Point, Snapshot
-from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
+from verl_e2e_runner.launch.launcher import INSTRUMENTATION
 
 STAND_INS = Path(__file__).parent.parent / "fixtures" / "fingerprints"
 FIRST_RANK = "import torch; torch.distributed.get_rank = lambda: 0\n"

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.runners.world import WRAPPER
-from verl_e2e_runner.verl_wrapper import check_variables, reads
+from verl_e2e_runner.launch.verl import check_variables, reads
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,10 @@ from verl_e2e.core.consumer.verl import BASE_WRAPPER
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import Check, Finding
+from verl_e2e_runner.launch.launcher import Config, Launch, python_path
+from verl_e2e_runner.launch.verl import DryCall, check_dry_call, compose, dry_call, launches
 from verl_e2e_runner.process.cage import Session
 from verl_e2e_runner.trees import Trees, prepare_trees
-from verl_e2e_runner.verl_wrapper import (
-    Config,
-    DryCall,
-    Launch,
-    check_dry_call,
-    compose,
-    dry_call,
-    launches,
-    python_path,
-)
 
 pytestmark = pytest.mark.host
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.runners.recorded import FILES, MLM, SOURCE, Place, lines, names
 from verl_e2e.core.model.execution import ProcessRole
-from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
+from verl_e2e_runner.launch.launcher import INSTRUMENTATION
 
 pytestmark = [pytest.mark.monitoring]
 

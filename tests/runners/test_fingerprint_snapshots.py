@@ -11,7 +11,7 @@ import pytest
 
 from verl_e2e.core.model.fingerprints import HookState, ModelInputs, Point, Snapshot
 from verl_e2e_runner.folder.process_records import FingerprintLines
-from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
+from verl_e2e_runner.launch.launcher import INSTRUMENTATION
 
 STAND_INS = Path(__file__).parent.parent / "fixtures" / "fingerprints"
 TRAINER = """

@@ -11,10 +11,10 @@ from tests.runners.world import World
 from verl_e2e.core.model.jobs import PICTURES, Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check
+from verl_e2e_runner.launch.verl import wrapper_map
 from verl_e2e_runner.preflight.inputs import check_data, data_files
 from verl_e2e_runner.preflight.preflight import prepare
 from verl_e2e_runner.trees import Trees
-from verl_e2e_runner.verl_wrapper import wrapper_map
 
 # They write as JSON what the libraries would write as parquet and PNG files.
 DATASETS = """

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from verl_e2e.core.model.outcome import Attribution
+from verl_e2e_runner.launch.launcher import INSTRUMENTATION
 from verl_e2e_runner.preflight.imports import ImportFault, ImportRecord, _Prover, import_fault
 from verl_e2e_runner.trees import Trees
-from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
 
 TREES, UNDECIDED, HOST = Attribution.TREES, Attribution.UNDECIDED, Attribution.HOST
 BRIDGE, CORE = "bridge/src/megatron/bridge", "core/megatron/core"

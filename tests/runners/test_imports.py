@@ -13,11 +13,12 @@ from tests.fakes.patience import HANG_S
 from tests.runners.world import World
 from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.record import Check, Finding
+from verl_e2e_runner.launch.launcher import python_path
+from verl_e2e_runner.launch.verl import launches
 from verl_e2e_runner.preflight.host import ask_interpreter
 from verl_e2e_runner.preflight.imports import ImportProof, prove_imports
 from verl_e2e_runner.process.cage import Session, ray_folder
 from verl_e2e_runner.trees import Trees, prepare_trees
-from verl_e2e_runner.verl_wrapper import launches, python_path
 
 pytestmark = pytest.mark.ray
 UNDECIDED = Attribution.UNDECIDED

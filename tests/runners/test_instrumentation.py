@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
+from verl_e2e_runner.launch.launcher import INSTRUMENTATION
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from tests.runners.world import World
 from verl_e2e.core.model.jobs import Checkpoint, Data, Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check
+from verl_e2e_runner.launch.verl import wrapper_map
 from verl_e2e_runner.preflight.preflight import cache_variables, prepare
 from verl_e2e_runner.process.cage import cached_snapshot, hub_cache, hub_home, is_offline
 from verl_e2e_runner.trees import Trees, prepare_trees
-from verl_e2e_runner.verl_wrapper import wrapper_map
 
 
 def data(folder: Path) -> Data:

@@ -17,10 +17,11 @@ from verl_e2e.core.log.scan import LogScanner, scan
 from verl_e2e.core.model.needs import ray_cpus
 from verl_e2e.core.model.record import LOG_FILE, EndReason
 from verl_e2e.core.triage.triage import TriageVerdict, triage
+from verl_e2e_runner.launch.launcher import INSTRUMENTATION
+from verl_e2e_runner.launch.verl import launches
 from verl_e2e_runner.process.cage import Session
 from verl_e2e_runner.process.processes import Ended, start
 from verl_e2e_runner.trees import planned_trees
-from verl_e2e_runner.verl_wrapper import INSTRUMENTATION, launches
 from verl_e2e_runner.watch import WatchLimits
 
 # What verl at the pin asks Ray for, in its order: its TaskRunner, TransferQueue's actors, the group of the GPUs, actors

@@ -16,7 +16,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis, SettingsCheck, Value
 from verl_e2e.core.model.space import JobPoint
-from verl_e2e_runner.verl_wrapper import check_settings
+from verl_e2e_runner.launch.verl import check_settings
 
 pytestmark = pytest.mark.host
 
@@ -35,7 +35,7 @@ def verl(tmp_path: Path) -> Path:
 
 
 def checked(verl: Path, *variants: Variant, python: str = sys.executable) -> tuple[SettingsCheck, ...]:
-    return check_settings(variants, verl=verl, python=python, work=verl.parent / "work", base=dict(os.environ))
+    return check_settings(variants, tree=verl, python=python, work=verl.parent / "work", base=dict(os.environ))
 
 
 def smoke() -> Variant:

@@ -26,7 +26,7 @@ SHARING = SiteIsolation(network=Network.NONE)
 @pytest.fixture(autouse=True)
 def _no_trainer_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host of the tests may be at work for someone else; each test that means a trainer names its own."""
-    monkeypatch.setattr(places, "_ENTRY_POINT", f"verl.trainer.of_test_{os.getpid()}")
+    monkeypatch.setattr(places, "_ENTRY_POINTS", {f"verl.trainer.of_test_{os.getpid()}"})
 
 
 def gpus(count: int, used_mib: Mapping[int, int] | None = None) -> Devices:
@@ -156,7 +156,7 @@ def test_a_killed_holder_keeps_nobody_out(tmp_path: Path, isolation: SiteIsolati
 
 
 def test_a_trainer_that_others_started_blocks(tmp_path: Path) -> None:
-    word = places._ENTRY_POINT
+    (word,) = places._ENTRY_POINTS
     trainer = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)", "-m", word])
     try:
         deadline = time.monotonic() + HANG_S

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tests.fakes.numpy_operations import Array, NumPy
-from verl_e2e_runner.verl_wrapper import INSTRUMENTATION
+from verl_e2e_runner.launch.launcher import INSTRUMENTATION
 
 Print = tuple[float, float, float, str]
 

@@ -21,12 +21,12 @@ from verl_e2e.core.model.synthetic import Synthetic
 from verl_e2e.core.plan.build import sized
 from verl_e2e.core.plan.policy import Family
 from verl_e2e_runner.by_hand import dry_run, prepare_by_hand
+from verl_e2e_runner.launch.verl import wrapper_map
 from verl_e2e_runner.models import HOST_PYTHON, make_model, model_there
 from verl_e2e_runner.preflight.inputs import check_model
 from verl_e2e_runner.preflight.preflight import prepare
 from verl_e2e_runner.process.cage import Cage, Tools, hub_cache, model_folder
 from verl_e2e_runner.trees import Trees
-from verl_e2e_runner.verl_wrapper import wrapper_map
 
 MODELS = tuple(family for family in packaged_policy().families if family.synthetic)
 SIZES = {"layers": 4, "hidden": 512, "heads": 8, "kv_heads": 4, "head_size": 64, "vocabulary": 2048, "window": 128}

@@ -309,11 +309,11 @@ def check_verl_settings(verl: Path, python: str, *, as_json: bool) -> int:
     """
     from verl_e2e.core.consumer.consumers import VARIANTS, setting_probes
     from verl_e2e.core.report.plan_text import settings_json, settings_text
-    from verl_e2e_runner.verl_wrapper import check_settings
+    from verl_e2e_runner.launch.verl import check_settings
 
     with tempfile.TemporaryDirectory(prefix="verl-e2e-settings-") as work:
         checks = check_settings(
-            (*VARIANTS, *setting_probes()), verl=verl.resolve(), python=python, work=Path(work), base=dict(os.environ)
+            (*VARIANTS, *setting_probes()), tree=verl.resolve(), python=python, work=Path(work), base=dict(os.environ)
         )
     click.echo(indented_json(settings_json(checks)) if as_json else settings_text(checks))
     return 0

@@ -21,12 +21,12 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.needs import DATA_WORKERS, ray_cpus
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, RunContainer
+from verl_e2e_runner.launch.launcher import Config
 from verl_e2e_runner.process.cage import IMPORTS_VARIABLE
 from verl_e2e_runner.process.processes import run_program, with_own_scratch
 from verl_e2e_runner.reporting import blocked, good, note
 from verl_e2e_runner.samplers import Device, Devices, visible
 from verl_e2e_runner.trees import Trees
-from verl_e2e_runner.verl_wrapper import Config
 
 # Distributions whose versions belong on the record of a run.
 DISTRIBUTIONS = (

@@ -15,16 +15,17 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding
+from verl_e2e_runner.launch.launcher import Config, data_texts
 from verl_e2e_runner.models import answer_of, model_there
 from verl_e2e_runner.process.cage import cached_snapshot, hub_cache, is_offline
 from verl_e2e_runner.process.processes import run_program
 from verl_e2e_runner.reporting import blocked, good, note
 from verl_e2e_runner.trees import Trees
-from verl_e2e_runner.verl_wrapper import Config, data_texts
 
 _PARQUET = b"PAR1"
 _SMALLEST_PARQUET = 12
@@ -68,7 +69,7 @@ def check_data(job: Job, cwd: Path, variables: Mapping[str, str], *, prepared: b
         place = f"data.{key} = {file}"
         if not file.is_file():
             if job.data.prepare != "none" and not prepared:
-                maker = "verl's GSM8K script" if job.data.prepare == "gsm8k" else "this program"
+                maker = f"{consumer_of(job).title}'s GSM8K script" if job.data.prepare == "gsm8k" else "this program"
                 findings.append(good(Check.DATA, f"{place} does not exist yet: {maker} will make it"))
             else:
                 fix = "give the path of a parquet file, or set data.prepare to gsm8k"

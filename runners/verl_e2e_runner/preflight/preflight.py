@@ -12,10 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Checkpoint, Job
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import Check, Finding, Gpu, ImportLine, RunContainer
+from verl_e2e_runner.launch.launcher import Config, Launch, LaunchCheck, pictures_folder
+from verl_e2e_runner.launch.launchers import launcher_of
 from verl_e2e_runner.models import make_images, make_model
 from verl_e2e_runner.preflight.host import (
     Interpreter,
@@ -54,9 +57,6 @@ from verl_e2e_runner.process.processes import FinishedProgram, run_program
 from verl_e2e_runner.reporting import Emit, blocked, emit_findings, good, stops, untried
 from verl_e2e_runner.samplers import Devices, read_devices, visible
 from verl_e2e_runner.trees import Trees
-from verl_e2e_runner.verl_wrapper import Config, Launch, WrapperCheck, check_wrapper, launches, pictures_folder
-
-GSM8K_SCRIPT = "examples/data_preprocess/gsm8k.py"
 
 # A model made from a dummy config needs the tokenizer and configuration of its base model, not the weights.
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
@@ -153,14 +153,13 @@ def _prepare_data(
     made = work / "gsm8k"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
-    raw = ("--local_dataset_path", job.data.local_dataset) if job.data.local_dataset else ()
-    argv = (job.site.python, str(trees.verl / GSM8K_SCRIPT), "--local_save_dir", str(made), *raw)
-    # The script imports verl for its HDFS copy; that is the pinned verl, not the pull request.
+    argv, results = launcher_of(job).data(job, trees, made)
+    script = f"{consumer_of(job).title}'s GSM8K script"
+    # It may import the consumer; that is the pinned one, not the pull request.
     path = os.pathsep.join((str(trees.verl), *job.site.python_path))
     finished = run_program(argv, env={**variables, "PYTHONPATH": path}, cwd=work, timeout_s=timeout_s)
-    results = {"train_files": made / "train.parquet", "val_files": made / "test.parquet"}
     if finished.code != 0 or not all(result.is_file() for result in results.values()):
-        return (_failed(Check.DATA, "verl's GSM8K script", finished, Stage.DATA),)
+        return (_failed(Check.DATA, script, finished, Stage.DATA),)
     for key, group in files.items():
         for file in group:
             if not file.is_file():
@@ -169,9 +168,7 @@ def _prepare_data(
                 partial = file.with_name(f".{file.name}.{os.getpid()}")
                 shutil.copyfile(results[key], partial)
                 partial.replace(file)
-    return (
-        good(Check.DATA, f"made by verl's GSM8K script in {finished.seconds:.0f} s: {', '.join(map(str, absent))}"),
-    )
+    return (good(Check.DATA, f"made by {script} in {finished.seconds:.0f} s: {', '.join(map(str, absent))}"),)
 
 
 def _prepare_model(
@@ -273,7 +270,9 @@ def preflight(
         emit_findings(emit, made)
         seen = replace(seen, findings=(*seen.findings, *made))
         model = found_model(job, known)
-        seen = replace(seen, launches=launches(job, trees, session, base=base, model=model, reads=wrapper.reads))
+        seen = replace(
+            seen, launches=launcher_of(job).launches(job, trees, session, base=base, model=model, reads=wrapper.reads)
+        )
     if seen.blocked:
         return seen
     with _phase(emit, "imports"):
@@ -293,10 +292,10 @@ def _cheap(
     *,
     base: Mapping[str, str],
     work: Path,
-) -> tuple[WrapperCheck, Preflight]:
+) -> tuple[LaunchCheck, Preflight]:
     """What costs seconds; `known` are the variables of the runner, the site and the job."""
     container = read_container(base).model_copy(update={"asked": job.site.image})
-    wrapper = check_wrapper(job, trees, session, base=base, model=found_model(job, known), work=work)
+    wrapper = launcher_of(job).check(job, trees, session, base=base, model=found_model(job, known), work=work)
     variables = wrapper.launches[0].environment
     interpreter = Interpreter()
     packages: tuple[Finding, ...] = ()

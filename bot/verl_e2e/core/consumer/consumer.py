@@ -318,6 +318,8 @@ class Consumer:
     package: str
     # The folder of the files from which Bridge's code is reached, with its slash.
     callers: str
+    # The module that its processes are started with, by `-m`.
+    entry_point: str
     # What starts a run, relative to its checkout; `Job.script` has it unless a feature needs another one.
     script: str
 

@@ -393,6 +393,7 @@ VERL = Consumer(
     repository="verl-project/verl",
     package="verl",
     callers="verl/",
+    entry_point="verl.trainer.main_ppo",
     script=WRAPPER_SCRIPT,
     base=BASE_WRAPPER,
     settings=SETTINGS,

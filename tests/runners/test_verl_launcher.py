@@ -12,19 +12,11 @@ from verl_e2e.core.consumer.verl import BASE_WRAPPER, SHARE_OF_DIGITS
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE
+from verl_e2e_runner.launch.launcher import INSTRUMENTATION, cluster_of, dry_run_text, python_path
+from verl_e2e_runner.launch.verl import launches, overrides, quoted, wrapper_map
 from verl_e2e_runner.place import read_paths
 from verl_e2e_runner.process.cage import Session, ray_folder
 from verl_e2e_runner.trees import planned_trees
-from verl_e2e_runner.verl_wrapper import (
-    INSTRUMENTATION,
-    cluster_of,
-    dry_run_text,
-    launches,
-    overrides,
-    python_path,
-    quoted,
-    wrapper_map,
-)
 
 PYTHONPATH_OVERRIDE = "++ray_kwargs.ray_init.runtime_env.env_vars.PYTHONPATH="
 

@@ -27,32 +27,29 @@ from pathlib import Path
 from typing import Any
 
 from verl_e2e.core.consumer.consumer import PlannedPhase
-from verl_e2e.core.consumer.consumers import consumer_of
-from verl_e2e.core.consumer.verl import BASE_WRAPPER, expected_config, host_overrides
+from verl_e2e.core.consumer.verl import BASE_WRAPPER, VERL, expected_config, host_overrides
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job
+from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import OWN_FILES, Variant
-from verl_e2e.core.model.needs import CLUSTER_VARIABLE
 from verl_e2e.core.model.record import Check, Finding
 from verl_e2e.core.model.settings import SettingsCheck
-from verl_e2e_runner.process.cage import (
-    EXECUTED_VARIABLE,
-    FINGERPRINTS_VARIABLE,
-    IMPORTS_VARIABLE,
-    KERNEL_CACHES,
-    PATH_VARIABLE,
-    SHARED_RAY_VARIABLE,
-    Cage,
-    Session,
-    cached_snapshot,
-    inherited,
-    model_folder,
-    names_below,
-    read_below,
-    synthetic_folder,
+from verl_e2e_runner.launch.launcher import (
+    INSTRUMENTATION,
+    PACKAGE_FOLDER,
+    Config,
+    Launch,
+    LaunchCheck,
+    Launcher,
+    data_texts,
+    launch_of,
+    marks,
+    mismatch,
+    python_path,
+    reward_model_place,
+    run_variables,
 )
+from verl_e2e_runner.process.cage import IMPORTS_VARIABLE, Cage, Session, inherited, names_below, read_below
 from verl_e2e_runner.process.processes import (
-    RUN_VARIABLE,
     FinishedProgram,
     hand_path_over,
     let_everyone_read,
@@ -62,27 +59,8 @@ from verl_e2e_runner.process.processes import (
 from verl_e2e_runner.reporting import blocked, good, note, stops, untried
 from verl_e2e_runner.trees import Trees
 
-# What `OWN_FILES` stands for.
-PACKAGE_FOLDER = Path(__file__).resolve().parent.parent
-INSTRUMENTATION = PACKAGE_FOLDER / "verl_e2e_runner/instrumentation"
-REWARDS = PACKAGE_FOLDER / "verl_e2e_runner/rewards.py"
-
 # A run is not weaker without these: when the wrapper does not read them, they are dropped with a note.
 _DROPPABLE = frozenset({"VERL_USE_UV", "DUMMY_MODEL_PATH"})
-# Every shell sets these itself.
-_OF_BASH = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One start of the wrapper, complete."""
-
-    phase: PlannedPhase
-    argv: tuple[str, ...]
-    environment: Mapping[str, str]
-    # The part of the environment that the job adds to what is inherited.
-    set_here: Mapping[str, str]
-    cwd: Path
 
 
 def wrapper_map(job: Job, trees: Trees, *, base: Mapping[str, str], model: str | None = None) -> dict[str, str]:
@@ -110,45 +88,6 @@ def wrapper_map(job: Job, trees: Trees, *, base: Mapping[str, str], model: str |
     return {**derived, **job.site.wrapper, **job.wrapper}
 
 
-def reward_model_place(chosen: Checkpoint, variables: Mapping[str, str]) -> str:
-    """The reward model as verl is given it: where it lies, or where the runner will make it; else its id."""
-    if chosen.synthetic is not None:
-        return str(model_folder(chosen.synthetic, variables))
-    return chosen.model_path or str(cached_snapshot(chosen.model_id, variables) or chosen.model_id)
-
-
-def pictures_folder(variables: Mapping[str, str]) -> Path:
-    """Where the runner makes the data of jobs whose model sees images."""
-    return synthetic_folder(variables) / "images"
-
-
-def data_texts(job: Job, variables: Mapping[str, str]) -> dict[str, str]:
-    """The data files as verl is given them, by the job's key; pictures lie where the runner makes them."""
-    if job.data.prepare == "images":
-        folder = pictures_folder(variables)
-        return {"train_files": str(folder / "train.parquet"), "val_files": str(folder / "test.parquet")}
-    return {"train_files": job.data.train_files, "val_files": job.data.val_files}
-
-
-def python_path(job: Job, trees: Trees) -> str:
-    """PYTHONPATH of the run: the instrumentation, then the job's own value, else checkouts and site packages."""
-    given = {**job.site.process, **job.process}.get("PYTHONPATH")
-    checkouts = (str(trees.bridge / "src"), str(trees.megatron_lm), str(trees.verl), *job.site.python_path)
-    entries = given.split(os.pathsep) if given is not None else checkouts
-    return os.pathsep.join((str(INSTRUMENTATION), *(entry for entry in entries if entry)))
-
-
-def _marks(job: Job, trees: Trees, session: Session) -> dict[str, str]:
-    """What the instrumentation finds in the environment of each process, Ray's workers too."""
-    written = {EXECUTED_VARIABLE: session.executed, FINGERPRINTS_VARIABLE: session.fingerprints}
-    return {
-        RUN_VARIABLE: session.nonce,
-        IMPORTS_VARIABLE: str(session.imports),
-        PATH_VARIABLE: python_path(job, trees),
-        **{name: str(path) for name, path in written.items() if path},
-    }
-
-
 def overrides(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
     """The Hydra overrides after the script's name: the site's, the job's, and what the runner needs."""
 
@@ -161,7 +100,7 @@ def overrides(job: Job, trees: Trees, session: Session) -> tuple[str, ...]:
         job.site, reward_model=bool(job.reward_model), gpus_of_node=job.gpus_of_node, nodes=job.node_count
     )
     given += [item for item in common if key(item) not in keys]
-    forwarded = {"PYTHONPATH": python_path(job, trees), **_marks(job, trees, session)}
+    forwarded = {"PYTHONPATH": python_path(job, trees), **marks(job, trees, session)}
     given += [f"++ray_kwargs.ray_init.runtime_env.env_vars.{name}={quoted(value)}" for name, value in forwarded.items()]
     return tuple(item.replace(f"={OWN_FILES}/", f"={PACKAGE_FOLDER}/") for item in given)
 
@@ -187,65 +126,16 @@ def launches(
     wrapper reads (None: unknown): of the droppable variables only those that it reads are set.
     """
     kept = inherited(base, wrapper_reads=reads or ())
-    # Ray folds lines that differ only in numbers: what each rank says of its own part would be lost.
-    process = {"RAY_DEDUP_LOGS": "0", **job.site.process, **job.process, **_marks(job, trees, session)}
-    process |= {"PYTHONPATH": python_path(job, trees), "RAY_TMPDIR": str(session.ray_folder)}
-    if address := session.ray_address or job.site.ray_address:
-        process["RAY_ADDRESS"] = address
-    if job.site.ray_address is not None:
-        process[SHARED_RAY_VARIABLE] = "1"
-    if session.gpus is not None:
-        # Without the order of the bus, CUDA counts the fastest GPU first and NVML does not.
-        process |= {"CUDA_VISIBLE_DEVICES": ",".join(map(str, session.gpus)), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    if session.caches is not None:
-        process |= {name: str(session.caches / folder) for name, folder in KERNEL_CACHES.items()}
-    if {"bridge", "megatron_lm", "verl"} - trees.private:
-        # Byte code next to the sources would change a checkout that is used in place.
-        process["PYTHONDONTWRITEBYTECODE"] = "1"
+    process = run_variables(job, trees, session)
     argv = ("bash", str(trees.verl / job.script), *overrides(job, trees, session))
     made = []
-    for phase in consumer_of(job).phases(job):
+    for phase in VERL.phases(job):
         wrapper = {**wrapper_map(job, trees, base=base, model=model), **phase.wrapper}
         if reads is not None:
             wrapper = {name: value for name, value in wrapper.items() if name in reads or name not in _DROPPABLE}
-        ours = {**process, **wrapper}
-        if trees.cage:
-            ours |= trees.cage.variables({**base, **ours})
-        # The wrapper calls plain `python3`.
-        path = {**kept, **ours}.get("PATH", "/usr/local/bin:/usr/bin:/bin")
-        ours["PATH"] = f"{Path(job.site.python).parent}{os.pathsep}{path}" if os.sep in job.site.python else path
-        made.append(Launch(phase, argv, {**kept, **ours}, ours, trees.cwd))
+        variables = {**process, **wrapper}
+        made.append(launch_of(job, trees, phase, argv, kept=kept, variables=variables, base=base))
     return tuple(made)
-
-
-def cluster_of(job: Job, environ: Mapping[str, str]) -> str:
-    """The Ray cluster of the job's nodes, by the runner's environment; empty for a job that has one node."""
-    return environ.get(CLUSTER_VARIABLE, "") if job.node_count > 1 else ""
-
-
-def dry_run_text(starts: tuple[Launch, ...], base: Mapping[str, str]) -> str:
-    """The starts of the wrapper as shell commands: every variable, the folder, every argument.
-
-    `base` is the environment of the shell that runs them. The folders must be there: `by_hand` makes them.
-    """
-    lines = []
-    for start in starts:
-        lines += [f"# phase {start.phase.name}: until step {start.phase.last_step}", "("]
-        lines += [f"mkdir -p {shlex.quote(start.set_here['RAY_TMPDIR'])}"]
-        lines += environment_lines(start.environment, base, start.set_here)
-        lines += [f"cd {shlex.quote(str(start.cwd))} &&", " \\\n  ".join(map(shlex.quote, start.argv)), ")\n"]
-    return "\n".join(lines)
-
-
-def environment_lines(whole: Mapping[str, str], base: Mapping[str, str], always: Collection[str] = ()) -> list[str]:
-    """What a shell whose environment is `base` must unset and export for the environment `whole`.
-
-    Names in `always` are exported although `base` has the same value.
-    """
-    gone = sorted(name for name in base if name not in whole and name.isidentifier() and name not in _OF_BASH)
-    exported = sorted(name for name, value in whole.items() if name in always or base.get(name) != value)
-    lines = [f"unset {' '.join(gone)}"] if gone else []
-    return lines + [f"export {name}={shlex.quote(whole[name])}" for name in exported]
 
 
 _COMMENT = re.compile(r"^\s*#.*|\s#[^\"']*$")
@@ -292,7 +182,6 @@ def check_variables(script: str, name: str, wrapper: Mapping[str, str]) -> tuple
     return known, tuple(findings)
 
 
-_ENTRY_POINT = "verl.trainer.main_ppo"
 _MOST_BYTES = 4 << 20
 
 # Interpreters and launchers, and whatever else in a wrapper would reach the network, a cluster or a package.
@@ -362,17 +251,17 @@ def dry_call(launch: Launch, work: Path, *, timeout_s: float = 60, cage: Cage | 
 
     for name in names_below(folder):
         words = recorded(name) if name.endswith(".argv") else []
-        if _ENTRY_POINT in words:
+        if VERL.entry_point in words:
             exported = recorded(f"{name.removesuffix('.argv')}.env")
             environment = dict(item.split("=", 1) for item in exported if "=" in item)
             environment["PATH"] = environment.get("PATH", "").replace(first, "")
-            return DryCall(words[0], tuple(words[words.index(_ENTRY_POINT) + 1 :]), environment)
+            return DryCall(words[0], tuple(words[words.index(VERL.entry_point) + 1 :]), environment)
     lines = (finished.stdout + "\n" + finished.stderr).splitlines()
     spoken = [line.strip() for line in lines if line.strip() and not line.startswith("+")]
     last = f": {spoken[-1][:300]}" if spoken else ""
     return blocked(
         Check.WRAPPER,
-        f"{Path(launch.argv[1]).name} ended ({finished.ending}) without starting {_ENTRY_POINT}{last}",
+        f"{Path(launch.argv[1]).name} ended ({finished.ending}) without starting {VERL.entry_point}{last}",
         "run the command of `--dry-run` by hand to see why, then set the variables or the verl commit that it needs",
     )
 
@@ -397,8 +286,6 @@ def check_dry_call(call: DryCall, launch: Launch) -> tuple[Finding, ...]:
 
 # The exit code of the composing program where Hydra cannot be imported.
 _NO_HYDRA = 3
-
-Config = Mapping[str, Any]
 
 
 def composition_request(verl: Path, call: DryCall) -> dict[str, object]:
@@ -456,47 +343,20 @@ def compose(job: Job, trees: Trees, calls: Sequence[DryCall]) -> tuple[tuple[Con
     return configs, findings or (good(Check.HYDRA, set_here),)
 
 
-def mismatch(config: Config, key: str, expected: bool | int | float | str | None) -> str:
-    """How a composed configuration differs from an expected value, a sentence; empty when it does not."""
-    missing = object()
-    value: Any = config
-    for part in key.split("."):
-        value = value.get(part, missing) if isinstance(value, Mapping) else missing
-    either_is_bool = isinstance(value, bool) or isinstance(expected, bool)
-    if value is not missing and (value is expected if either_is_bool else value == expected):
-        return ""
-    shown = "is missing" if value is missing else f"is {value!r}"
-    return f"{key} {shown} in the composed configuration, the job expects {expected!r}"
-
-
-@dataclass(frozen=True, slots=True)
-class WrapperCheck:
-    """The results of the wrapper's checks."""
-
-    launches: tuple[Launch, ...]
-    findings: tuple[Finding, ...]
-    # The variables that the script reads; None when it could not be read.
-    reads: frozenset[str] | None = None
-    # The composed configuration of each phase in order; empty when the call or the composition failed.
-    configs: tuple[Config, ...] = ()
-    # What the wrapper exports to verl's entry point in the first phase; None when the call failed.
-    driver_environment: Mapping[str, str] | None = None
-
-
 def check_wrapper(
     job: Job, trees: Trees, session: Session, *, base: Mapping[str, str], model: str | None, work: Path
-) -> WrapperCheck:
+) -> LaunchCheck:
     """Read the wrapper, call every phase dry and compose what verl would get; each part needs the one before."""
     starts = launches(job, trees, session, base=base, model=model)
     script = trees.verl / job.script
     if not trees.has("verl") or not script.is_file():
-        return WrapperCheck(starts, untried(Check.WRAPPER, Check.HYDRA))
+        return LaunchCheck(starts, untried(Check.WRAPPER, Check.HYDRA))
     variables = wrapper_map(job, trees, base=base, model=model)
     for start in starts:
         variables |= start.phase.wrapper
     known, findings = check_variables(script.read_text(errors="replace"), job.script, variables)
     if stops(findings):
-        return WrapperCheck(starts, (*findings, *untried(Check.HYDRA)))
+        return LaunchCheck(starts, (*findings, *untried(Check.HYDRA)))
     starts = launches(job, trees, session, base=base, model=model, reads=known)
     calls = []
     for start in starts:
@@ -507,9 +367,9 @@ def check_wrapper(
         else:
             findings = (*findings, call)
     if stops(findings):
-        return WrapperCheck(starts, (*findings, *untried(Check.HYDRA)), known)
+        return LaunchCheck(starts, (*findings, *untried(Check.HYDRA)), known)
     configs, judged = compose(job, trees, calls)
-    return WrapperCheck(starts, (*findings, *judged), known, configs, calls[0].environment)
+    return LaunchCheck(starts, (*findings, *judged), known, configs, calls[0].environment)
 
 
 # verl's checks open the model's configuration and tokenizer; no weights are read.
@@ -541,16 +401,16 @@ _TOGETHER = 50
 
 
 def check_settings(
-    variants: Sequence[Variant], *, verl: Path, python: str, work: Path, base: Mapping[str, str]
+    variants: Sequence[Variant], *, tree: Path, python: str, work: Path, base: Mapping[str, str]
 ) -> tuple[SettingsCheck, ...]:
     """Make a dry call of the wrapper for each job and compose what verl would get, in one process of `python`.
 
     `work` is a folder of the caller's own, `base` the environment that programs inherit from. Raises UserError where
     the wrapper is missing or `python` has no hydra-core.
     """
-    script = verl / WRAPPER_SCRIPT
+    script = tree / VERL.script
     if not script.is_file():
-        raise UserError(f"{verl} has no {WRAPPER_SCRIPT}: give a checkout of verl")
+        raise UserError(f"{tree} has no {VERL.script}: give a checkout of verl")
     kept = inherited(base, wrapper_reads=reads(script.read_text(errors="replace")))
     model = work / "model"
     model.mkdir(parents=True, exist_ok=True)
@@ -564,18 +424,18 @@ def check_settings(
         argv = ("bash", str(script), "reward.reward_model.enable=False", *variant.overrides)
         counts = {"NUM_GPUS": str(variant.gpu_count), "TOTAL_TRAIN_STEPS": str(variant.steps)}
         ours, phase = {**BASE_WRAPPER, **variant.wrapper, **counts}, PlannedPhase(variant.job_id, 1, variant.steps)
-        call = dry_call(Launch(phase, argv, {**given, **ours}, ours, verl), work)
+        call = dry_call(Launch(phase, argv, {**given, **ours}, ours, tree), work)
         expected = sorted(expected_config(ours, variant.overrides).items())
         asked.append((variant, call, expected))
         if isinstance(call, DryCall):
             keys = [key for key, _ in expected]
-            requests.append({**composition_request(verl, call), "keys": keys, "validate": True})
-    variables = {**kept, "PYTHONPATH": f"{INSTRUMENTATION}:{verl}", "PYTHONDONTWRITEBYTECODE": "1"}
+            requests.append({**composition_request(tree, call), "keys": keys, "validate": True})
+    variables = {**kept, "PYTHONPATH": f"{INSTRUMENTATION}:{tree}", "PYTHONDONTWRITEBYTECODE": "1"}
     answers: list[dict[str, Any]] = []
     for start in range(0, len(requests), _TOGETHER):
         # Only the end of the program's output is kept, so it is asked in parts.
         part = requests[start : start + _TOGETHER]
-        found = composed(part, python, env=variables, cwd=verl, timeout_s=_START_S + _EACH_S * len(part))
+        found = composed(part, python, env=variables, cwd=tree, timeout_s=_START_S + _EACH_S * len(part))
         if isinstance(found, FinishedProgram):
             if found.code == _NO_HYDRA:
                 raise UserError(f"{python} has no hydra-core: install it there, or name another Python with --python")
@@ -600,3 +460,23 @@ def check_settings(
                 mismatches = tuple(text for key, value in expected if (text := mismatch(config, key, value)))
         checks.append(SettingsCheck(variant.job_id, refused, mismatches, unchecked))
     return tuple(checks)
+
+
+_GSM8K_SCRIPT = "examples/data_preprocess/gsm8k.py"
+
+
+def gsm8k(job: Job, trees: Trees, folder: Path) -> tuple[tuple[str, ...], Mapping[str, Path]]:
+    """verl's script for GSM8K, and the files that it makes."""
+    raw = ("--local_dataset_path", job.data.local_dataset) if job.data.local_dataset else ()
+    argv = (job.site.python, str(trees.verl / _GSM8K_SCRIPT), "--local_save_dir", str(folder), *raw)
+    return argv, {"train_files": folder / "train.parquet", "val_files": folder / "test.parquet"}
+
+
+VERL_LAUNCHER = Launcher(
+    launches=launches,
+    check=check_wrapper,
+    check_settings=check_settings,
+    reads=reads,
+    data=gsm8k,
+    variables=lambda job, trees, base: wrapper_map(job, trees, base=base),
+)

@@ -1,0 +1,1 @@
+"""How the runner starts each consumer: what all have in common, and one module each."""

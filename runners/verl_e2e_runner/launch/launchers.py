@@ -1,0 +1,16 @@
+"""The launchers by consumer, and the one of a job."""
+
+from collections.abc import Mapping
+
+from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.verl import VERL
+from verl_e2e.core.model.jobs import Job
+from verl_e2e_runner.launch.launcher import Launcher
+from verl_e2e_runner.launch.verl import VERL_LAUNCHER
+
+LAUNCHERS: Mapping[str, Launcher] = {VERL.name: VERL_LAUNCHER}
+
+
+def launcher_of(job: Job) -> Launcher:
+    """What starts a job; UserError for a consumer that is not known."""
+    return LAUNCHERS[consumer_of(job).name]
