@@ -150,3 +150,12 @@ def test_a_real_verl_takes_each_named_job_each_setting_and_any_point_without_a_c
     derived = [variant_of(point, point.levels[0], f"any-{number}") for number, point in enumerate(sound)]
     made = checked(tmp_path / "verl", *VARIANTS, *setting_probes(), *derived)
     assert [check for check in made if not check.accepted] == []
+
+
+def test_a_python_may_be_named_from_the_folder_that_the_command_runs_in(verl: Path) -> None:
+    (verl.parent / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (verl.parent / "python").chmod(0o755)
+    argv = [sys.executable, "-m", "verl_e2e", "policy", "settings", "--verl", "verl", "--python", "./python"]
+    done = subprocess.run(argv, cwd=verl.parent, capture_output=True, text=True, check=False)
+    assert (done.returncode, "No such file" in done.stderr) == (0, False), done.stderr
+    assert "accepted" in done.stdout

@@ -311,6 +311,8 @@ def check_verl_settings(verl: Path, python: str, *, as_json: bool) -> int:
     from verl_e2e.core.report.plan_text import settings_json, settings_text
     from verl_e2e_runner.launch.verl import check_settings
 
+    # It is started in other folders; a bare name is looked up on PATH.
+    python = str(Path(python).absolute()) if os.sep in python else python
     with tempfile.TemporaryDirectory(prefix="verl-e2e-settings-") as work:
         checks = check_settings(
             (*VARIANTS, *setting_probes()), tree=verl.resolve(), python=python, work=Path(work), base=dict(os.environ)
