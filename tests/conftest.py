@@ -132,6 +132,11 @@ def _models() -> str:
     )
 
 
+def _skyrl() -> str:
+    named = all(os.environ.get(name) for name in ("SKYRL", "SKYRL_PYTHON"))
+    return "" if named else "opt in with SKYRL=DIR SKYRL_PYTHON=FILE, a checkout and a Python that imports it"
+
+
 # What `make released-bridge` sets up.
 REHEARSAL = Path(os.environ.get("REHEARSAL") or Path(__file__).parents[1] / ".venv-rehearsal").absolute()
 
@@ -159,6 +164,7 @@ NEEDS: Mapping[str, Callable[[], str]] = {
     "postgres": _postgres,
     "ray": _ray,
     "rehearsal": _rehearsal,
+    "skyrl": _skyrl,
     "slurm": _slurm,
     "sqlite": _program("sqlite3"),
 }
@@ -208,7 +214,7 @@ LONGEST = frozenset(
         "stories/test_troubles.py",
     }
 )
-OPT_IN = frozenset({"accounting", "gpu", "labelled", "models", "online"})
+OPT_IN = frozenset({"accounting", "gpu", "labelled", "models", "online", "skyrl"})
 
 REASONS = pytest.StashKey[dict[str, str]]()
 

@@ -193,9 +193,10 @@ def test_the_extra_for_gpu_hosts_has_what_our_programs_in_its_python_import() ->
     requirements = [Requirement(line) for line in PROJECT["project"]["optional-dependencies"]["gpu"]]
     there = {canonicalize_name(requirement.name) for requirement in requirements}
     named = {"PIL": "pillow", "hydra": "hydra-core"}
-    # A run imports verl from the checkout of its job; a package of that name, or Bridge's, could take its place.
-    assert {named.get(name, name) for name in imported - {*sys.stdlib_module_names}} - {"verl"} <= there
-    assert there.isdisjoint({"verl", "megatron-bridge", "megatron-core"})
+    # A run imports a consumer from the checkout of its job; a package of that name, or Bridge's, could take its place.
+    of_consumers = {"verl", "skyrl", "skyrl_gym"}
+    assert {named.get(name, name) for name in imported - {*sys.stdlib_module_names}} - of_consumers <= there
+    assert there.isdisjoint({*of_consumers, "megatron-bridge", "megatron-core"})
     # The stack of the measured runs is Python 3.12's; the service runs on 3.11 too, and gets none of it there.
     assert {str(requirement.marker) for requirement in requirements} == {'python_version >= "3.12"'}
 

@@ -14,7 +14,7 @@ from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis, Setting
-from verl_e2e_runner.instrumentation import verl_e2e_fingerprints
+from verl_e2e_runner.instrumentation import verl_e2e_fingerprints, verl_e2e_skyrl
 
 KEY = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 NAME = re.compile(r"[A-Za-z_]\w*")
@@ -56,7 +56,7 @@ def test_it_says_who_it_is(consumer: Consumer) -> None:
 def test_every_value_of_every_axis_is_set_or_refused(consumer: Consumer) -> None:
     for axis in Axis:
         for value in axis.tried:
-            if (refusal := consumer.refused_values.get((axis, value))) is not None:
+            if (refusal := consumer.refused(axis, value)) is not None:
                 assert_says_why(refusal)
             elif value != axis.default and not consumer.settings[axis].elsewhere:
                 setting = consumer.setting(axis, value)
@@ -133,9 +133,14 @@ def test_its_hooks_name_methods_that_the_instrumentation_can_wrap(consumer: Cons
     for hook in consumer.hooks:
         assert hook.module.startswith((f"{consumer.package}.", *OF_BRIDGE_AND_CORE))
         assert all(NAME.fullmatch(name) for name in (*filter(None, [hook.owner]), *hook.methods))
-    wrapped = {name: (owner, {*methods}) for name, (owner, methods) in verl_e2e_fingerprints.TARGETS.items()}
-    ours = {name: found for name, found in wrapped.items() if name.startswith(f"{consumer.package}.")}
-    assert ours == {hook.module: (hook.owner, {*hook.methods}) for hook in consumer.hooks}
+    wrapped = {
+        (name, owner.rpartition(":")[2], method)
+        for name, rows in {**verl_e2e_fingerprints.TARGETS, **verl_e2e_skyrl.TARGETS}.items()
+        for owner, methods in rows
+        if name.startswith(f"{consumer.package}.") and ":" not in owner
+        for method in methods
+    }
+    assert wrapped == {(hook.module, hook.owner, method) for hook in consumer.hooks for method in hook.methods}
 
 
 def test_a_job_of_the_usual_consumer_does_not_name_it() -> None:

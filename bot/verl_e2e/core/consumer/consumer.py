@@ -36,6 +36,8 @@ class Quantity(StrEnum):
     SCORE = auto()
     REWARD = auto()
     VALUE = auto()
+    # The mean size of the advantages: 0 when nothing is to be learned.
+    ADVANTAGE = auto()
     # Pearson's correlation of the probabilities of trainer and rollout, at most 1.
     AGREEMENT = auto()
     # The mean absolute difference of their log-probabilities, 0 or more; for a consumer without a correlation.
@@ -87,8 +89,8 @@ class HookPoint(StrEnum):
     RECEIVED_BUCKET = "update_weights"
     # Which schedule of Megatron-LM ran, with how many micro-batches.
     SCHEDULE = "schedule"
-    # Before it: the metrics of a step in full precision, where the console rounds them.
-    METRICS = "metrics"
+    # Before the first bucket, where an update is no single call.
+    UPDATE_BEGINS = "begin_update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Hook:
     module: str
     # The class that defines the methods, empty for functions of the module itself.
     owner: str
-    # Plain functions by name; a coroutine or a generator function is refused and said so in the record.
+    # Plain functions by name; a coroutine is refused and said so in the record.
     methods: Mapping[str, HookPoint]
 
 
@@ -345,9 +347,9 @@ class Consumer:
     any_model: Callable[[Collection[str]], Setting]
     # Variables and whole overrides that a job itself chooses, whatever its named variant has.
     own_choices: frozenset[str]
-    # Levels that it cannot run, and values of settings that it refuses.
+    # Levels that it cannot run, and why a value of an axis is not run.
     refused_levels: Mapping[Level, Refusal]
-    refused_values: Mapping[tuple[Axis, Value], Refusal]
+    refused: Callable[[Axis, Value], Refusal | None]
 
     # The starts of a job in order; together they train every step from 1 to `Job.steps` once.
     phases: Callable[[Job], tuple[PlannedPhase, ...]]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from verl_e2e.core.consumer.consumer import Consumer, joined_settings
+from verl_e2e.core.consumer.skyrl import SKYRL
 from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Job
@@ -11,7 +12,7 @@ from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis, Setting
 from verl_e2e.core.model.space import NAMED_JOBS, POINTS, JobPoint, name_word
 
-CONSUMERS: Mapping[str, Consumer] = MappingProxyType({consumer.name: consumer for consumer in (VERL,)})
+CONSUMERS: Mapping[str, Consumer] = MappingProxyType({consumer.name: consumer for consumer in (VERL, SKYRL)})
 
 
 def consumer_of(job: Job) -> Consumer:
