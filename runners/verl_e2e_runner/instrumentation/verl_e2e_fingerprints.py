@@ -1,13 +1,13 @@
-"""Fingerprints of weights and optimizer state, taken at public methods of verl and Megatron-Bridge.
+"""Fingerprints of weights and optimizer state, taken at public methods of verl, SkyRL and Megatron-Bridge.
 
 `watch` is called at the start of every Python process of a run. When one of the modules below has been imported, its
 methods and functions are wrapped: each still does what it did and returns what it returned, and what is read before or
 after it is written as a line into the folder that VERL_E2E_FINGERPRINTS names. A fault of ours is written down too and
 never reaches the run.
 
-For each method there is a hook in `verl_e2e_hooks`, a generator: what comes before
-its `yield` happens before the method, what comes after it afterwards, and what it returns, if anything, takes the place
-of the method's result.
+For each method there is a hook in `verl_e2e_hooks`, or `verl_e2e_skyrl_hooks`, a generator: what comes before its
+`yield` happens before the method, what comes after it afterwards, and what it returns, if anything, takes the place of
+the method's result.
 """
 
 import contextlib
@@ -17,20 +17,46 @@ ENGINE = "verl.workers.engine.megatron.transformer_impl"
 BRIDGE = "megatron.bridge.models.conversion.auto_bridge"
 ROLLOUT = "verl.workers.rollout.vllm_rollout.utils"
 SCHEDULES = "megatron.core.pipeline_parallel.schedules"
-# By module the class, none for functions of the module itself, and what of it is wrapped.
+_SKYRL_HOOKS = "verl_e2e_skyrl_hooks"
+# By module rows of a class, none for functions of the module itself, and of its methods with their hooks. A class with
+# a module before it is wrapped when the module of the row has been imported.
 TARGETS = {
     ENGINE: (
-        "MegatronEngine",
-        ("initialize", "optimizer_step", "get_per_tensor_param", "save_checkpoint", "load_checkpoint"),
-    ),
-    BRIDGE: ("AutoBridge", ("load_hf_weights", "export_hf_weights", "export_adapter_weights")),
-    ROLLOUT: ("vLLMColocateWorkerExtension", ("update_weights_from_ipc", "_update_weights")),
-    SCHEDULES: (
-        "",
         (
-            "forward_backward_no_pipelining",
-            "forward_backward_pipelining_without_interleaving",
-            "forward_backward_pipelining_with_interleaving",
+            "MegatronEngine",
+            {
+                "initialize": "initialize",
+                "optimizer_step": "optimizer_step",
+                "get_per_tensor_param": "get_per_tensor_param",
+                "save_checkpoint": "save_checkpoint",
+                "load_checkpoint": "load_checkpoint",
+            },
+        ),
+    ),
+    BRIDGE: (
+        (
+            "AutoBridge",
+            {
+                "load_hf_weights": "load_hf_weights",
+                "export_hf_weights": "export",
+                "export_adapter_weights": "export",
+            },
+        ),
+    ),
+    ROLLOUT: (
+        (
+            "vLLMColocateWorkerExtension",
+            {"update_weights_from_ipc": "update_weights_from_ipc", "_update_weights": "update_weights"},
+        ),
+    ),
+    SCHEDULES: (
+        (
+            "",
+            {
+                "forward_backward_no_pipelining": "schedule",
+                "forward_backward_pipelining_without_interleaving": "schedule",
+                "forward_backward_pipelining_with_interleaving": "schedule",
+            },
         ),
     ),
 }
@@ -38,6 +64,9 @@ TARGETS = {
 
 def watch(folder, watch_imports):
     """Wrap the methods as soon as their modules are imported, which the function sees; lines go into this folder."""
+    import verl_e2e_skyrl
+
+    targets = {**TARGETS, **verl_e2e_skyrl.TARGETS}
 
     def observe(name, spec):
         load = getattr(spec.loader, "exec_module", None)
@@ -46,19 +75,26 @@ def watch(folder, watch_imports):
 
         def exec_module(module):
             result = load(module)
-            with contextlib.suppress(Exception):
-                from verl_e2e_hooks import HOOKS
-
-                class_name, methods = TARGETS[name]
-                owner = getattr(module, class_name, None) if class_name else module
-                for method in methods:
-                    target = f"{name}:{class_name}.{method}" if class_name else f"{name}:{method}"
-                    _wrap(owner, method, target, folder, HOOKS[method])
+            for class_name, methods in targets[name]:
+                with contextlib.suppress(Exception):
+                    _wrap_all(name, module, class_name, methods, folder)
             return result
 
         spec.loader.exec_module = exec_module
 
-    watch_imports(TARGETS, observe)
+    watch_imports(targets, observe)
+
+
+def _wrap_all(name, module, class_name, methods, folder):
+    import importlib
+
+    hooks = importlib.import_module(_SKYRL_HOOKS if name.startswith("skyrl.") else "verl_e2e_hooks")
+    elsewhere, _, class_name = class_name.rpartition(":")
+    name, module = (elsewhere, importlib.import_module(elsewhere)) if elsewhere else (name, module)
+    owner = getattr(module, class_name, None) if class_name else module
+    for method, hook in methods.items():
+        target = f"{name}:{class_name}.{method}" if class_name else f"{name}:{method}"
+        _wrap(owner, method, target, folder, getattr(hooks, hook))
 
 
 _Call = namedtuple("_Call", ("folder", "method", "arguments"))

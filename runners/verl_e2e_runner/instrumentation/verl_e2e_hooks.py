@@ -171,17 +171,19 @@ def _whole(value):
 
 
 # How many times each point of a model was passed in this process.
-_passed = defaultdict(itertools.count)
-_inside = threading.local()
-_STEP = re.compile(r"global_step_(\d{1,9})(?:/|$)")
+passed = defaultdict(itertools.count)
+inside = threading.local()
+# What reads an export that is not a part of `get_per_tensor_param`, by the method of Bridge.
+readers = {}
+STEP = re.compile(r"global_step_(\d{1,9})(?:/|$)")
 
 
 def initialize(call):
     """The model with its weights, once the engine is ready."""
     engine = call.arguments["self"]
-    with _pushed("engines", engine):
+    with pushed("engines", engine):
         yield
-    model = _Model(engine)
+    model = Model(engine)
     sizes = model.ranks.get("tensor_size", 1), model.ranks.get("expert_tensor_size", 1)
     request = _adapters(engine.module, getattr(engine, "peft_cls", None), sizes)
     model.write(call.folder, "model built", header={"adapters": request} if request else {})
@@ -194,13 +196,13 @@ def load_hf_weights(call):
     The first rank reads for the actor what the files hold too.
     """
     yield
-    engine = _top("engines")
+    engine = top("engines")
     if engine is not None:
-        model = _Model(engine, call.arguments["model"])
+        model = Model(engine, call.arguments["model"])
         model.write(call.folder, "weights imported")
         first_rank = model.name == "actor" and not model.ranks.get("rank", 0)
         # What the files hold, once in a process.
-        if first_rank and not (number := next(_passed[model.name, "checkpoint file"])):
+        if first_rank and not (number := next(passed[model.name, "checkpoint file"])):
             header = model.header("checkpoint file", number)
             try:
                 write_files(call.folder, call.arguments["hf_path"], header)
@@ -213,13 +215,13 @@ def optimizer_step(call):
     """Weights and optimizer state after a step."""
     yield
     engine = call.arguments["self"]
-    model = _Model(engine)
+    model = Model(engine)
     if any(getattr(getattr(chunk, "ddp_config", None), "overlap_param_gather", False) for chunk in engine.module):
         model.problem = "parameters are gathered after the step (overlap_param_gather): only the optimizer is read"
         model.without_parameters = True
     model.write(call.folder, "optimizer step", optimizer=engine.optimizer)
     # What the model was given besides text until now, and how it was run.
-    counts, number = _watched.get(engine), next(_passed[model.name, "inputs"])
+    counts, number = _watched.get(engine), next(passed[model.name, "inputs"])
     if counts is not None and is_read(number):
         lists = {key: list(getattr(counts, key).values()) for key in ("inputs", "towers", "schedules")}
         line = {"kind": "inputs", "model": model.name, "ranks": model.ranks, "number": number, "t_s": now()}
@@ -241,51 +243,54 @@ def save_checkpoint(call):
     yield
     engine, step = call.arguments["self"], call.arguments.get("global_step")
     header = {"step": step} if isinstance(step, int) else {}
-    _Model(engine).write(call.folder, "checkpoint saved", optimizer=engine.optimizer, header=header)
+    Model(engine).write(call.folder, "checkpoint saved", optimizer=engine.optimizer, header=header)
 
 
 def load_checkpoint(call):
     """What was just loaded; the step is in the name of the checkpoint's folder."""
     yield
-    engine, found = call.arguments["self"], _STEP.search(str(call.arguments.get("local_path")))
+    engine, found = call.arguments["self"], STEP.search(str(call.arguments.get("local_path")))
     header = {"step": int(found[1])} if found else {}
-    _Model(engine).write(call.folder, "checkpoint loaded", optimizer=engine.optimizer, header=header)
+    Model(engine).write(call.folder, "checkpoint loaded", optimizer=engine.optimizer, header=header)
 
 
 def get_per_tensor_param(call):
     """The weights that are exported for the rollout, as they are yielded, and the model before and after that."""
     methods = []
-    with _pushed("exports", methods):
+    with pushed("exports", methods):
         result = yield
     tensors, request = result
     adapter_only = "export_adapter_weights" in methods if methods else None
-    return _exported(call.folder, call.arguments["self"], iter(tensors), adapter_only), request
+    return exported(call.folder, call.arguments["self"], iter(tensors), adapter_only=adapter_only), request
 
 
 def export(call):
-    """Tells the export that is being made which method of Bridge makes it."""
-    yield
-    methods = _top("exports")
+    """Tells the export that is being made which method of Bridge makes it; one that none asked for may be read."""
+    result = yield
+    methods = top("exports")
     if methods is not None:
         methods.append(call.method)
+        return None
+    reader = readers.get(call.method)
+    return None if reader is None else reader(call, result)
 
 
 def update_weights_from_ipc(call):
     """All weights of one update as they arrived, and the engine's model after it."""
     worker = call.arguments["self"]
-    number = next(_passed[_ROLLOUT, "received"])
+    number = next(passed[_ROLLOUT, "received"])
     if not is_read(number):
         yield
         return
-    torch, ranks = sys.modules["torch"], _ranks()
+    torch, ranks = sys.modules["torch"], rollout_ranks()
     # All tensor-parallel ranks of the engine together make the choice of the whole model.
     size = size_of(parameter for _, parameter in worker.model_runner.model.named_parameters())
     sample = Sample(size * ranks.get("tensor_size", 1))
-    received = _inside.received = Snapshot(torch, sample)
+    received = inside.received = Snapshot(torch, sample)
     try:
         yield
     finally:
-        _inside.received = None
+        inside.received = None
     adapter_only = bool(call.arguments.get("peft_config") and call.arguments.get("base_sync_done"))
     header = {"model": _ROLLOUT, "ranks": ranks, "number": number, "adapter_only": adapter_only}
     received.close(call.folder, {"point": "received", **header})
@@ -300,7 +305,7 @@ def update_weights_from_ipc(call):
 
 def update_weights(call):
     """The weights of one bucket, before its memory is used for the next."""
-    received, weights = getattr(_inside, "received", None), call.arguments["weights"]
+    received, weights = getattr(inside, "received", None), call.arguments["weights"]
     if received is not None and isinstance(weights, (list, tuple)):
         received.add_all(Held(str(name), "parameter", tensor) for name, tensor in weights)
     elif received is not None:
@@ -308,24 +313,7 @@ def update_weights(call):
     yield
 
 
-HOOKS = {
-    "initialize": initialize,
-    "load_hf_weights": load_hf_weights,
-    "optimizer_step": optimizer_step,
-    "save_checkpoint": save_checkpoint,
-    "load_checkpoint": load_checkpoint,
-    "get_per_tensor_param": get_per_tensor_param,
-    "export_hf_weights": export,
-    "export_adapter_weights": export,
-    "update_weights_from_ipc": update_weights_from_ipc,
-    "_update_weights": update_weights,
-    "forward_backward_no_pipelining": schedule,
-    "forward_backward_pipelining_without_interleaving": schedule,
-    "forward_backward_pipelining_with_interleaving": schedule,
-}
-
-
-class _Model:
+class Model:
     """A model of an engine: what of it is read, and where it lies among the ranks."""
 
     def __init__(self, engine, chunks=None):
@@ -340,7 +328,7 @@ class _Model:
 
     def write(self, folder, point, optimizer=None, header=None, number=None):
         """Take a snapshot and write it, unless this pass is one of the many that are not read."""
-        number = next(_passed[self.name, point]) if number is None else number
+        number = next(passed[self.name, point]) if number is None else number
         if not is_read(number):
             return
         snapshot = Snapshot(self._torch, Sample(self._bytes), self._chunks)
@@ -360,8 +348,8 @@ class _Model:
         return Snapshot(self._torch, Sample(self._bytes * math.prod(parts)))
 
 
-def _exported(folder, engine, tensors, adapter_only):
-    """The tensors, each read before it is passed on and none of them held.
+def exported(folder, engine, tensors, *, adapter_only, parts=lambda item: (item,)):
+    """The tensors, each read before it is passed on and none of them held; `parts` are the named ones of an item.
 
     A fault of ours ends the reading alone, and is written down.
     """
@@ -380,9 +368,9 @@ def _exported(folder, engine, tensors, adapter_only):
                 write_line(folder, {**line, "problem": problem})
 
     with guarded():
-        number = next(_passed[role, "exported"])
+        number = next(passed[role, "exported"])
         if is_read(number):
-            model = _Model(engine)
+            model = Model(engine)
             model.write(folder, "before export", header=header, number=number)
             snapshot = model.export()
     ended = False
@@ -390,7 +378,8 @@ def _exported(folder, engine, tensors, adapter_only):
         for item in tensors:
             if snapshot is not None:
                 with guarded():
-                    snapshot.add(Held(str(item[0]), "parameter", item[1]))
+                    for part in parts(item):
+                        snapshot.add(Held(str(part[0]), "parameter", part[1]))
             yield item
         ended = True
     finally:
@@ -398,7 +387,7 @@ def _exported(folder, engine, tensors, adapter_only):
             if snapshot is not None:
                 if not ended:
                     snapshot.note("the export was not read to its end")
-                model = _Model(engine)
+                model = Model(engine)
                 snapshot.close(folder, {**model.header("exported", number), **header})
                 model.write(folder, "after export", header=header, number=number)
 
@@ -410,8 +399,9 @@ def _role(engine):
 
 
 @contextmanager
-def _pushed(stack, value):
-    values = _inside.__dict__.setdefault(stack, [])
+def pushed(stack, value):
+    """With the value on top of a stack of this thread."""
+    values = inside.__dict__.setdefault(stack, [])
     values.append(value)
     try:
         yield
@@ -419,12 +409,13 @@ def _pushed(stack, value):
         values.pop()
 
 
-def _top(stack):
-    values = _inside.__dict__.get(stack)
+def top(stack):
+    """What lies on top of a stack of this thread, None for an empty one."""
+    values = inside.__dict__.get(stack)
     return values[-1] if values else None
 
 
-def _ranks():
+def rollout_ranks():
     """Its replica, and where it lies in the engine's tensor-parallel group."""
     state = sys.modules.get("vllm.distributed.parallel_state")
     replica = os.environ.get("VERL_REPLICA_RANK", "0")

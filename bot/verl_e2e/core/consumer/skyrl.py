@@ -328,6 +328,7 @@ SKYRL = Consumer(
     package="skyrl",
     callers="skyrl/",
     script="skyrl/train/entrypoints/main_base.py",
+    entry_point="skyrl.train.entrypoints.main_base",
     base=_BASE,
     settings=_SETTINGS,
     level_setting=setting_of_level,

@@ -54,8 +54,8 @@ _LATE = "train_batch_size"
 _BELONGS = re.compile(rf"(?:{'|'.join(_SECTIONS)}):\s*$|\s+\S")
 _LINE = re.compile(r"( *)((?:- )*)(?:([\w./@*-]+):(?: (.*))?|(.*))$")
 _NUMBER = re.compile(r"[-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?|[-+]?\d+\.")
-_WORDS: dict[str, Any] = {"null": None, "~": None, "true": True, "false": False, "{}": {}, "[]": [], ".nan": float("nan")}
-_INFINITE = {".inf": float("inf"), "-.inf": float("-inf")}
+_WORDS: dict[str, Any] = {"null": None, "~": None, "true": True, "false": False, "{}": {}, "[]": []}
+_WORDS |= {".nan": float("nan"), ".inf": float("inf"), "-.inf": float("-inf")}
 
 
 def _scalar(shown: str) -> Any:
@@ -63,8 +63,6 @@ def _scalar(shown: str) -> Any:
     if shown in _WORDS:
         empty = _WORDS[shown]
         return type(empty)() if isinstance(empty, dict | list) else empty
-    if shown in _INFINITE:
-        return _INFINITE[shown]
     if shown[:1] == shown[-1:] == "'" and len(shown) > 1:
         return shown[1:-1].replace("''", "'")
     if shown[:1] == shown[-1:] == '"' and len(shown) > 1:
