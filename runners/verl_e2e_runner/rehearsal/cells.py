@@ -192,7 +192,10 @@ def _layouts(qwen2: Cell, qwen3: Cell, tied: Cell, lora: Cell, canonical: Cell) 
     yield from _parallel(canonical, tp2=_TP2)
     deep = replace(qwen3, name="qwen3-deep", sizes={"layers": 4})
     yield deep
-    yield from _parallel(deep, pp4={"pp": 4}, pp2vpp2={"pp": 2, "vpp": 2})
+    vpp2: Mapping[str, int | bool] = {"pp": 2, "vpp": 2}
+    yield from _parallel(deep, pp4={"pp": 4}, pp2vpp2=vpp2)
+    tied_deep = replace(tied, name="qwen3-tied-deep", sizes=deep.sizes)
+    yield from (tied_deep, *_parallel(tied_deep, pp2vpp2=vpp2))
     saved = (*_parallel(qwen3, tp2sp=_TP2SP, dp2=_DP2), *_parallel(tied, pp2=_PP2), *_parallel(lora, tp2sp=_TP2SP))
     for cell in (qwen3, lora, canonical, *saved):
         yield _resumed(cell)
@@ -231,12 +234,15 @@ def _initial(cell: Cell) -> Cell:
     return replace(cell, name=f"{cell.name}-initial", filled=False, agrees_with="")
 
 
+_SLIDING, _WHOLE = "sliding_attention", "full_attention"
 # Configurations of a family that take another way.
 FAMILY_VARIANTS: tuple[tuple[str, str, CellValues], ...] = (
     ("llama3-rope", "llama", {"rope_parameters.rope_type": "llama3", "rope_parameters.factor": 8.0}),
     ("yarn", "qwen3", {"rope_parameters.rope_type": "yarn", "rope_parameters.factor": 4.0}),
     ("window", "mistral", {"sliding_window": 8}),
     ("no-window", "mistral", {"sliding_window": None}),
+    # Kinds of layers in no cycle.
+    ("no-cycle", "gemma4", {"layer_types": [_WHOLE, _SLIDING, _SLIDING, _WHOLE]}),
     ("bias", "llama", {"attention_bias": True, "mlp_bias": True}),
     ("normalised", "qwen3_moe", {"norm_topk_prob": True}),
     ("direct-q", "deepseek_v2", {"q_lora_rank": None}),

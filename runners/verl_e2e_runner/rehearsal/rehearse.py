@@ -204,7 +204,8 @@ def make_models(wanted: Wanted, place: RehearsalPlace) -> Path:
     """Make the cells' models, and compute what transformers says of them, without any code under test; their folder."""
     models = place.work / "models"
     asked = json.dumps([list(wanted.cells), dict(wanted.recipes)], sort_keys=True)
-    scripts = b"".join(file.read_bytes() for folder in (PROGRAMS, _MAKERS) for file in sorted(folder.glob("*.py")))
+    folders = (PROGRAMS.parent, PROGRAMS, _MAKERS)
+    scripts = b"".join(file.read_bytes() for folder in folders for file in sorted(folder.glob("*.py")))
     marker = models / f"{hashlib.sha256(asked.encode() + scripts).hexdigest()[:24]}.made"
     if not marker.exists():
         models.mkdir(parents=True, exist_ok=True)
