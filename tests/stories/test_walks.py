@@ -18,7 +18,7 @@ from verl_e2e.cli.command import EXIT_BLOCKED
 # At most so many files of ours; what is aimed at is below.
 # The report of a run, its comparisons and the rows of a failure brought five files to `judge` and six to `run`, the
 # watch of a branch one to a webhook. What verl calls things stands apart in four files, how it is started in three.
-BUDGETS = {"webhook": 61, "plan": 45, "judge": 48, "run": 60}
+BUDGETS = {"webhook": 61, "plan": 45, "judge": 48, "run": 61}
 AIMS = {"webhook": 60, "plan": 45, "judge": 45, "run": 50}
 
 

@@ -27,6 +27,7 @@ from verl_e2e.core.compare.steps import (
     Tolerances,
     compare_steps,
 )
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.log.scan import scan
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.report.comparison_text import render_report, render_report_markdown, report_json
@@ -57,6 +58,14 @@ def other_samples(steps: tuple[StepMetrics, ...]) -> tuple[StepMetrics, ...]:
     return changed(steps, rollout_corr__rollout_log_ppl=1.001)
 
 
+OF_VERL = [item for item in COMPARED if item.metric in VERL.metrics[item.quantity]]
+
+
+def test_what_has_no_range_is_not_judged_by_one() -> None:
+    (score,) = (item for item in COMPARED if item.metric == "reward/avg_raw_reward")
+    assert (score.same, score.sampled) == (None, None)
+
+
 def one(step: int = 1, **values: float) -> StepMetrics:
     return StepMetrics(step, 1, {name.replace("__", "/"): value for name, value in values.items()})
 
@@ -69,7 +78,7 @@ def test_a_run_agrees_with_itself_in_every_metric() -> None:
     steps = series("level5-flat-cut-at-14-of-20")
     found = compare_steps(steps, steps)
     assert found.steps == found.same_samples == tuple(range(1, 15))
-    assert {item.compared.metric for item in found.metrics} == {item.metric for item in COMPARED}
+    assert {item.compared.metric for item in found.metrics} == {item.metric for item in OF_VERL}
     assert {item.agreement for item in found.metrics} == {Agreement.WITHIN}
     assert (found.beyond, found.comparable) == ((), True)
 
@@ -237,7 +246,7 @@ def in_words(tolerance: Tolerance | None) -> str:
     return " + ".join(part for part in (share, absolute, spread) if part)
 
 
-@pytest.mark.parametrize("compared", COMPARED, ids=lambda item: item.metric)
+@pytest.mark.parametrize("compared", OF_VERL, ids=lambda item: item.metric)
 def test_every_stated_tolerance_is_documented(compared: Compared) -> None:
     text = (ROOT / "docs/parity.md").read_text()
     assert f"| `{compared.metric}` | {in_words(compared.same)} | {in_words(compared.sampled)} |" in text

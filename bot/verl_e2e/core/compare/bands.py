@@ -20,6 +20,8 @@ from verl_e2e.core.compare.steps import (
     Tolerances,
     compare_steps,
 )
+from verl_e2e.core.consumer.consumer import Quantity
+from verl_e2e.core.consumer.consumers import FIRST_NAMES, measured
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Digest, Job
@@ -38,7 +40,6 @@ TIMES_SEEN = 3.0
 NARROWEST, WIDEST = 0.25, 3.0
 # However noisy a probe is, a difference of this share of the larger value is never within tolerance.
 MOST_RELATIVE = 0.4
-_LEARNING_RATE = "actor/lr"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +71,26 @@ def tolerances_of(bands: Bands | None, job: Job, steps: Sequence[StepValues] = (
     Pairs count where they trained at the learning rate of `steps`: noise grows with it. A metric that was judged often
     enough gets the largest difference seen, with room.
     """
-    rates = {step.values[_LEARNING_RATE] for step in steps if _LEARNING_RATE in step.values}
+    rates = {measured(step.values, Quantity.LEARNING_RATE) for step in steps} - {None}
     pairs = _probe(bands, job).pairs
     # By whether the samples were the same, and by metric.
     seen: dict[tuple[bool, str], list[MetricRow]] = {}
     for item in (item for pair in pairs for item in pair.steps):
-        if not rates or item.first.get(_LEARNING_RATE) in rates:
+        if not rates or measured(item.first, Quantity.LEARNING_RATE) in rates:
             found = compare_steps([StepMetrics(item.step, 0, item.first)], [StepMetrics(item.step, 0, item.second)])
             for row in (row for metric in found.metrics for row in metric.rows):
                 if row.agreement is not Agreement.SHOWN:
                     seen.setdefault((bool(found.same_samples), row.metric), []).append(row)
-    measured: dict[bool, dict[str, Tolerance]] = {True: {}, False: {}}
+    widths: dict[bool, dict[str, Tolerance]] = {True: {}, False: {}}
     for (same, metric), rows in seen.items():
         if len(rows) >= ENOUGH and (stated := rows[0].tolerance) is not None:
             factor = min(max(TIMES_SEEN * max(abs(row.excess) for row in rows), NARROWEST), WIDEST)
             relative = min(stated.relative * factor, max(MOST_RELATIVE, stated.relative))
-            measured[same][metric] = Tolerance(relative, stated.absolute * factor, stated.spread * factor)
-    if not any(measured.values()):
+            widths[same][metric] = Tolerance(relative, stated.absolute * factor, stated.spread * factor)
+    if not any(widths.values()):
         return STATED_TOLERANCES
     source = f"tolerances measured on {len(pairs)} pair(s) of identical runs"
-    return Tolerances(source, measured[True], measured[False])
+    return Tolerances(source, widths[True], widths[False])
 
 
 def measured_runs(bands: Bands | None, job: Job) -> tuple[Performance, ...]:
@@ -150,8 +151,7 @@ _KEPT = (
         if compared.metric.endswith("/mean")
         for end in ("max", "min")
     ),
-    *DATA,
-    _LEARNING_RATE,
+    *(name for quantity in (*DATA, Quantity.LEARNING_RATE) for name in FIRST_NAMES[quantity]),
 )
 
 

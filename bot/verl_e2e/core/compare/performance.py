@@ -14,6 +14,8 @@ from statistics import fmean, stdev
 
 from verl_e2e.core.compare.jobs import settings_digest
 from verl_e2e.core.compare.steps import StepValues
+from verl_e2e.core.consumer.consumer import Quantity
+from verl_e2e.core.consumer.consumers import FIRST_NAMES, measured
 from verl_e2e.core.model.record import Environment, MemoryEvent, Record, read_data
 from verl_e2e.core.model.related import Performance, Probe
 from verl_e2e.core.text.escape import count_of
@@ -22,7 +24,7 @@ from verl_e2e.core.text.escape import count_of
 ENOUGH_RUNS = 3
 # The 99 % quantiles of Student's t from 2 degrees of freedom on; with more than 10 the last one is on the safe side.
 _T99 = (6.965, 4.541, 3.747, 3.365, 3.143, 2.998, 2.896, 2.821, 2.764)
-_ALLOCATED = "perf/max_memory_allocated_gb"
+_ALLOCATED = FIRST_NAMES[Quantity.MEMORY]
 # The 90 % quantile of the normal distribution.
 _Z90 = 1.2816
 # Beyond what any run takes, and within what can be computed with: a log may hold any number.
@@ -76,8 +78,8 @@ def performance_of(record: Record, steps: Sequence[StepValues]) -> Performance |
         stack=_stack(record, environment),
         host=f"{named}, {processors}",
         other_runs=max((count for count in others if count is not None), default=None) if None not in others else None,
-        step_s=_of_faster_half(values.get("timing_s/step") for values in after),
-        tokens_per_s=_of_faster_half((values.get("perf/throughput") for values in after), faster=-1),
+        step_s=_of_faster_half(measured(values, Quantity.STEP_TIME) for values in after),
+        tokens_per_s=_of_faster_half((measured(values, Quantity.THROUGHPUT) for values in after), faster=-1),
         gpu_gib=_positive(max(allocated, default=0.0)),
         host_gib=_positive(max(held, default=0) / 1024),
     )

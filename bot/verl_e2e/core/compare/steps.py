@@ -13,6 +13,8 @@ from enum import StrEnum
 from statistics import median
 from typing import Protocol
 
+from verl_e2e.core.consumer.consumer import Quantity
+from verl_e2e.core.consumer.consumers import FIRST_NAMES, measured
 from verl_e2e.core.model.fingerprints import Tensor
 
 # The unit roundoff of double precision, in which the sums were made, and of the types that weights have.
@@ -175,12 +177,6 @@ def _finite(tensor: Tensor) -> bool:
     return all(map(math.isfinite, (tensor.sum, tensor.square, tensor.position)))
 
 
-SAMPLED_LOG_PPL = "rollout_corr/rollout_log_ppl"
-KL_LOSS = "actor/kl_loss"
-ACTOR_NORM = "actor/grad_norm"
-CRITIC_NORM = "critic/grad_norm"
-
-
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """How far two values may differ: `relative` of the larger one, plus `absolute`, plus `spread` of the range.
@@ -204,8 +200,9 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One metric: its name in verl's metric lines, its title, and its tolerances; None means shown, not judged."""
+    """One metric: what it measures, its name and title, and its tolerances; None means shown, not judged."""
 
+    quantity: Quantity
     metric: str
     title: str
     same: Tolerance | None
@@ -215,29 +212,41 @@ class Compared:
 
 
 # What both runs must agree on exactly before anything else can be compared: the prompts of the step.
-DATA = ("prompt_length/mean", "prompt_length/max", "prompt_length/min")
+DATA = (Quantity.PROMPT_LENGTH, Quantity.PROMPT_LENGTH_MAX, Quantity.PROMPT_LENGTH_MIN)
 # Counters that neither samples nor rounding can move.
-COUNTERS = ("training/global_step", "training/epoch", "actor/lr", "critic/lr")
+COUNTERS = (Quantity.GLOBAL_STEP, Quantity.EPOCH, Quantity.LEARNING_RATE, Quantity.CRITIC_LEARNING_RATE)
 
-COMPARED: tuple[Compared, ...] = (
-    Compared("actor/pg_loss", "policy loss", Tolerance(0.25, 6e-3), None),
-    Compared("critic/vf_loss", "value loss", Tolerance(0.05, 1e-4), Tolerance(0.4, 1e-3)),
-    Compared(ACTOR_NORM, "grad norm, actor", Tolerance(0.08), Tolerance(0.2), Tolerance(0.01)),
-    Compared(CRITIC_NORM, "grad norm, critic", Tolerance(0.08), Tolerance(0.33), Tolerance(0.01)),
-    Compared("actor/entropy", "entropy", Tolerance(0.005), Tolerance(0.03)),
-    Compared(KL_LOSS, "KL to the reference", Tolerance(0.3, 1e-5), Tolerance(0.6, 1e-5)),
-    Compared("actor/ppo_kl", "KL within the step", Tolerance(0.25, 2e-3), None),
-    Compared("rollout_corr/training_log_ppl", "log perplexity, trainer", Tolerance(0.005), Tolerance(0.03)),
-    Compared(SAMPLED_LOG_PPL, "log perplexity, rollout", Tolerance(0.005), Tolerance(0.03)),
-    Compared("critic/score/mean", "score", Tolerance(spread=0.02), None),
-    Compared("critic/rewards/mean", "reward", Tolerance(spread=0.02), None),
-    Compared("critic/values/mean", "value", Tolerance(spread=0.02), Tolerance(spread=0.1)),
-    Compared(
-        "training/rollout_actor_probs_pearson_corr",
+_TABLE: tuple[tuple[Quantity, str, Tolerance, Tolerance | None, Tolerance | None], ...] = (
+    (Quantity.POLICY_LOSS, "policy loss", Tolerance(0.25, 6e-3), None, None),
+    (Quantity.VALUE_LOSS, "value loss", Tolerance(0.05, 1e-4), Tolerance(0.4, 1e-3), None),
+    (Quantity.GRADIENT_NORM, "grad norm, actor", Tolerance(0.08), Tolerance(0.2), Tolerance(0.01)),
+    (Quantity.CRITIC_GRADIENT_NORM, "grad norm, critic", Tolerance(0.08), Tolerance(0.33), Tolerance(0.01)),
+    (Quantity.ENTROPY, "entropy", Tolerance(0.005), Tolerance(0.03), None),
+    (Quantity.KL, "KL to the reference", Tolerance(0.3, 1e-5), Tolerance(0.6, 1e-5), None),
+    (Quantity.STEP_KL, "KL within the step", Tolerance(0.25, 2e-3), None, None),
+    (Quantity.TRAINER_LOG_PPL, "log perplexity, trainer", Tolerance(0.005), Tolerance(0.03), None),
+    (Quantity.ROLLOUT_LOG_PPL, "log perplexity, rollout", Tolerance(0.005), Tolerance(0.03), None),
+    (Quantity.SCORE, "score", Tolerance(spread=0.02), None, None),
+    (Quantity.REWARD, "reward", Tolerance(spread=0.02), None, None),
+    (Quantity.VALUE, "value", Tolerance(spread=0.02), Tolerance(spread=0.1), None),
+    (
+        Quantity.AGREEMENT,
         "trainer and rollout correlation",
         Tolerance(absolute=0.002),
         Tolerance(absolute=0.005),
+        None,
     ),
+)
+# A metric without a range beside it is only shown where the range is what it is allowed.
+COMPARED: tuple[Compared, ...] = tuple(
+    Compared(
+        quantity,
+        name,
+        title,
+        *(None if item and item.spread and not name.endswith("/mean") else item for item in allowed),
+    )
+    for quantity, title, *allowed in _TABLE
+    for name in FIRST_NAMES[quantity]
 )
 
 # Below this relative difference of the samples' log perplexity, as the rollout engine itself reports it, the samples
@@ -430,7 +439,7 @@ def compare_steps(
 
 def samples_agree(run: Mapping[str, float], reference: Mapping[str, float]) -> bool:
     """Whether two steps drew the same samples, by what the rollout engine says about them."""
-    one, other = run.get(SAMPLED_LOG_PPL), reference.get(SAMPLED_LOG_PPL)
+    one, other = (measured(values, Quantity.ROLLOUT_LOG_PPL) for values in (run, reference))
     if one is None or other is None:
         return False
     return abs(one - other) <= SAME_SAMPLES_WITHIN * max(abs(one), abs(other))
@@ -478,10 +487,10 @@ def _compare_metric(
     return MetricComparison(compared, tuple(rows), excess, ratio, agreement, decided)
 
 
-def _first_difference(pairs: Sequence[tuple[StepValues, StepValues]], metrics: Sequence[str]) -> str:
+def _first_difference(pairs: Sequence[tuple[StepValues, StepValues]], quantities: Sequence[Quantity]) -> str:
     """The first of the metrics that differs at a step, as a sentence; both must have it."""
     for one, other in pairs:
-        for metric in metrics:
+        for metric in (name for quantity in quantities for name in FIRST_NAMES[quantity]):
             ours, theirs = one.values.get(metric), other.values.get(metric)
             if ours is not None and theirs is not None and ours != theirs:
                 return f"{metric} is {ours:g} in the run and {theirs:g} in its reference at step {one.step}"

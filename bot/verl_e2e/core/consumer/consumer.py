@@ -38,6 +38,9 @@ class Quantity(StrEnum):
     VALUE = auto()
     # The mean size of the advantages: 0 when nothing is to be learned.
     ADVANTAGE = auto()
+    # The largest and the smallest advantage of a step.
+    ADVANTAGE_MAX = auto()
+    ADVANTAGE_MIN = auto()
     # Pearson's correlation of the probabilities of trainer and rollout, at most 1.
     AGREEMENT = auto()
     # The mean absolute difference of their log-probabilities, 0 or more; for a consumer without a correlation.
@@ -365,6 +368,13 @@ class Consumer:
     # none.
     metrics: Mapping[Quantity, tuple[str, ...]]
 
+    # Metrics that only an update of the policy prints, and those of a run that set out to train at all.
+    of_updates: tuple[str, ...]
+    of_training: tuple[str, ...]
+    # Where every step shows one of these values, nothing that was generated reached the loss: the metric, the value and
+    # a clause. A log of any run is searched for them.
+    no_samples: tuple[tuple[str, float, str], ...]
+
     # What the title of a process matches from its start, the first row that fits counts. Ray names an actor's process
     # `ray::Class` and vLLM's are `VLLM::...`.
     roles: tuple[tuple[ProcessRole, re.Pattern[str]], ...]
@@ -379,6 +389,12 @@ class Consumer:
         if axis.row.takes is Takes.MODULES:
             text = "[" + ",".join(f"'{name}'" for name in text.split(",")) + "]"
         return Setting(dict.fromkeys(row.variables, text), tuple(f"{key}={text}" for key in row.keys))
+
+    def gradient_norms(self, models: Iterable[str]) -> tuple[str, ...]:
+        """The metrics of the gradient norms of trained models: of the policy, and of the critic for any other."""
+        policy, *_ = self.models
+        norms = (Quantity.GRADIENT_NORM if model == policy else Quantity.CRITIC_GRADIENT_NORM for model in models)
+        return tuple(self.metrics[quantity][0] for quantity in norms)
 
     def size(self, axis: Axis, wrapper: Mapping[str, str]) -> int:
         """The largest number among the variables of a size; what is absent or not above zero is 1."""

@@ -1,9 +1,10 @@
 """The consumers that jobs may be for, the one of a job, and the named jobs of each level in a consumer's words."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from types import MappingProxyType
 
-from verl_e2e.core.consumer.consumer import Consumer, joined_settings
+from verl_e2e.core.consumer.consumer import Consumer, Quantity, joined_settings
 from verl_e2e.core.consumer.skyrl import SKYRL
 from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.errors import UserError
@@ -13,6 +14,28 @@ from verl_e2e.core.model.settings import Axis, Setting
 from verl_e2e.core.model.space import NAMED_JOBS, POINTS, JobPoint, name_word
 
 CONSUMERS: Mapping[str, Consumer] = MappingProxyType({consumer.name: consumer for consumer in (VERL, SKYRL)})
+
+
+# The names of a quantity in logs of any consumer, and of each the first alone, which is the one that is compared.
+METRICS: Mapping[Quantity, tuple[str, ...]] = {
+    quantity: tuple(dict.fromkeys(chain.from_iterable(consumer.metrics[quantity] for consumer in CONSUMERS.values())))
+    for quantity in Quantity
+}
+FIRST_NAMES: Mapping[Quantity, tuple[str, ...]] = {
+    quantity: tuple(consumer.metrics[quantity][0] for consumer in CONSUMERS.values() if consumer.metrics[quantity])
+    for quantity in Quantity
+}
+
+
+def measured(values: Mapping[str, float], quantity: Quantity) -> float | None:
+    """What the metrics of a step say of a quantity, by the first name of a consumer; None where they say nothing."""
+    return next((values[name] for name in FIRST_NAMES[quantity] if name in values), None)
+
+
+def consumer_that_prints(names: Iterable[str]) -> Consumer:
+    """The consumer that has a name for most of these metrics, the first one where no consumer has any."""
+    shown = {*names}
+    return max(CONSUMERS.values(), key=lambda consumer: len(shown & {*chain.from_iterable(consumer.metrics.values())}))
 
 
 def consumer_of(job: Job) -> Consumer:

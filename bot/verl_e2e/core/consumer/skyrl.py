@@ -354,6 +354,9 @@ SKYRL = Consumer(
     models=MappingProxyType({"actor": "trainer.policy.megatron_config", "ref": "trainer.ref.megatron_config"}),
     log=SKYRL_LOG,
     metrics=MappingProxyType(_METRICS),
+    of_updates=("policy/policy_loss", "policy/final_loss", "policy/grad_norm", "policy/policy_kl"),
+    of_training=("policy/policy_entropy",),
+    no_samples=(("generate/avg_num_tokens", 0.0, "every response is empty"),),
     roles=_ROLES,
     hooks=_HOOKS,
 )

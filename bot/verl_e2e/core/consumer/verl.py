@@ -335,6 +335,8 @@ _METRICS = {
     Quantity.REWARD: ("critic/rewards/mean",),
     Quantity.VALUE: ("critic/values/mean", "critic/vpred_mean"),
     Quantity.ADVANTAGE: (),
+    Quantity.ADVANTAGE_MAX: ("critic/advantages/max",),
+    Quantity.ADVANTAGE_MIN: ("critic/advantages/min",),
     Quantity.AGREEMENT: ("training/rollout_actor_probs_pearson_corr",),
     Quantity.LOG_PROBABILITY_DIFFERENCE: (),
     Quantity.TRAINER_LOG_PPL: ("rollout_corr/training_log_ppl",),
@@ -357,6 +359,15 @@ _METRICS = {
     Quantity.TOKENS: ("perf/total_num_tokens",),
     Quantity.TOKENS_OF_A_RANK: ("global_seqlen/mean",),
 }
+
+_NO_SAMPLES = (
+    ("response_length/max", 0.0, "every response is empty"),
+    ("response/aborted_ratio", 1.0, "every response was aborted"),
+    ("perf/total_num_tokens", 0.0, "no tokens were trained on"),
+    ("global_seqlen/max", 0.0, "no tokens were trained on"),
+    ("rollout_corr/rollout_rs_masked_fraction", 1.0, "every token was rejected before the loss"),
+    ("rollout_corr/rollout_rs_seq_masked_fraction", 1.0, "every sequence was rejected before the loss"),
+)
 
 # verl's classes of workers and servers: Ray names a process by the class of its actor.
 _PROCESSES = (
@@ -421,6 +432,11 @@ VERL = Consumer(
     ),
     log=LOG,
     metrics=MappingProxyType(_METRICS),
+    of_updates=("actor/pg_loss", "actor/loss", "actor/grad_norm", "actor/pg_clipfrac", "actor/ppo_kl", "actor/kl_loss"),
+    of_training=(
+        *("critic/grad_norm", "critic/vf_loss", "timing_s/update_critic", "timing_s/old_log_prob", "actor/entropy"),
+    ),
+    no_samples=_NO_SAMPLES,
     roles=_PROCESSES,
     hooks=_HOOKS,
 )

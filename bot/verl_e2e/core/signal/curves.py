@@ -1,4 +1,4 @@
-"""The metrics of a run as curves: which of verl's names belong to what, and how a short series of values moves.
+"""The metrics of a run as curves: what they show, and how a short series of values moves.
 
 Twenty points are far too few to estimate how much one step's noise carries over to the next, so nothing is
 estimated: Kendall's S is compared with the variance that it has under autoregressive noise of a stated strength.
@@ -14,6 +14,9 @@ from itertools import combinations, pairwise
 from statistics import fmean, median
 from typing import Protocol
 
+from verl_e2e.core.consumer.consumer import Quantity
+from verl_e2e.core.consumer.consumers import METRICS
+
 
 class MetricStep(Protocol):
     """The metrics of one training step, from a log or from the record of a related run."""
@@ -25,13 +28,13 @@ class MetricStep(Protocol):
 
     @property
     def values(self) -> Mapping[str, float]:
-        """The metrics by verl's names; NaN and infinity included."""
+        """The metrics by the consumer's names; NaN and infinity included."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CurveQuantity:
-    """What a curve shows: a key, a title for people, and verl's names for it, the first one present counts."""
+    """What a curve shows: a key, a title for people, and its names, of which the first one present counts."""
 
     key: str
     title: str
@@ -56,21 +59,20 @@ class Curve:
         return Curve(self.name, tuple(kept), tuple(kept.values()))
 
 
-# The score is what the reward function said; `rewards` may have a KL penalty taken off.
-REWARD = CurveQuantity("reward", "Reward", ("critic/score/mean", "critic/rewards/mean"))
-POLICY_LOSS = CurveQuantity("policy_loss", "Policy loss", ("actor/pg_loss", "actor/loss"))
-VALUE_LOSS = CurveQuantity("value_loss", "Value loss", ("critic/vf_loss", "critic/loss"))
-ACTOR_GRADIENT = CurveQuantity("actor_grad_norm", "Actor gradient norm", ("actor/grad_norm",))
-CRITIC_GRADIENT = CurveQuantity("critic_grad_norm", "Critic gradient norm", ("critic/grad_norm",))
-KL = CurveQuantity("kl", "KL to the reference", ("actor/kl_loss", "actor/reward_kl_penalty", "actor/ppo_kl"))
-ENTROPY = CurveQuantity("entropy", "Entropy", ("actor/entropy", "actor/entropy_loss"))
-LENGTH = CurveQuantity("response_length", "Response length", ("response_length/mean",))
-CAP_SHARE = CurveQuantity("cap_share", "Responses at the length cap", ("response_length/clip_ratio",))
+REWARD = CurveQuantity("reward", "Reward", METRICS[Quantity.SCORE])
+POLICY_LOSS = CurveQuantity("policy_loss", "Policy loss", METRICS[Quantity.POLICY_LOSS])
+VALUE_LOSS = CurveQuantity("value_loss", "Value loss", METRICS[Quantity.VALUE_LOSS])
+ACTOR_GRADIENT = CurveQuantity("actor_grad_norm", "Actor gradient norm", METRICS[Quantity.GRADIENT_NORM])
+CRITIC_GRADIENT = CurveQuantity("critic_grad_norm", "Critic gradient norm", METRICS[Quantity.CRITIC_GRADIENT_NORM])
+KL = CurveQuantity("kl", "KL to the reference", METRICS[Quantity.KL])
+ENTROPY = CurveQuantity("entropy", "Entropy", METRICS[Quantity.ENTROPY])
+LENGTH = CurveQuantity("response_length", "Response length", METRICS[Quantity.RESPONSE_LENGTH])
+CAP_SHARE = CurveQuantity("cap_share", "Responses at the length cap", METRICS[Quantity.CAP_SHARE])
 LOG_PROBABILITY = CurveQuantity(
-    "log_probability", "Log-probability", ("rollout_corr/training_log_ppl", "rollout_corr/rollout_log_ppl")
+    "log_probability", "Log-probability", METRICS[Quantity.TRAINER_LOG_PPL] + METRICS[Quantity.ROLLOUT_LOG_PPL]
 )
-VALUE = CurveQuantity("value", "Value", ("critic/values/mean", "critic/vpred_mean"))
-LEARNING_RATE = CurveQuantity("learning_rate", "Learning rate", ("actor/lr",))
+VALUE = CurveQuantity("value", "Value", METRICS[Quantity.VALUE])
+LEARNING_RATE = CurveQuantity("learning_rate", "Learning rate", METRICS[Quantity.LEARNING_RATE])
 
 SHOWN = (REWARD, POLICY_LOSS, VALUE_LOSS, ACTOR_GRADIENT, CRITIC_GRADIENT, KL, ENTROPY, LENGTH)
 

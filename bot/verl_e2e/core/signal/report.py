@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 
+from verl_e2e.core.consumer.consumer import Quantity
+from verl_e2e.core.consumer.consumers import METRICS, consumer_that_prints
 from verl_e2e.core.log import printed
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import OWN_FILES
@@ -483,7 +485,8 @@ def _judged(steps: Sequence[MetricStep], trained: Sequence[MetricStep], options:
         moved = trend(values) if len(values) >= MIN_STEPS else None
         return SignalReport(SignalOutcome.UNSTABLE, fault.text, fault.step, reward, moved)
     if reward is None:
-        return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, f"no step prints {' or '.join(REWARD.names)}", last)
+        names = consumer_that_prints(name for step in steps for name in step.values).metrics[Quantity.SCORE]
+        return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, f"no step prints {' or '.join(names)}", last)
     count, wanted = len(reward.values), options.requested_steps
     if count < MIN_STEPS:
         text = f"{count} steps with {reward.name}, at least {MIN_STEPS} are needed"
@@ -502,7 +505,7 @@ def _judged(steps: Sequence[MetricStep], trained: Sequence[MetricStep], options:
         outcome, way, more = SignalOutcome.PASSED, "rose from", ""
     else:
         away, more = curve(trained, KL), ""
-        if away is not None and away.name in KL.names[:2]:
+        if away is not None and away.name not in METRICS[Quantity.STEP_KL]:
             # An adapter that starts at random is away from the reference from the first step on, so the divergence must
             # grow.
             distances = [abs(value) for value in away.values]

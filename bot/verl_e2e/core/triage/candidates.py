@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from verl_e2e.core.consumer.consumer import Quantity
+from verl_e2e.core.consumer.consumers import measured
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, TracebackRecord
 from verl_e2e.core.triage.origin import Origin, death_reason, error_origin
 
@@ -72,8 +74,8 @@ def missing_metrics(facts: LogFacts) -> str:
         return "completed without the metrics of any step" if whole else ""
     if bar is not None and last.step != bar.total:
         return f"completed, but the last metrics are those of step {last.step} of {bar.total}"
-    words = last.values.get("training/global_step", float(last.step))
-    if words != last.step:
+    words = measured(last.values, Quantity.GLOBAL_STEP)
+    if words not in (None, last.step):
         requested = f", {bar.total} requested" if bar is not None else ""
         return f"completed, but the last step, {last.step}, says global step {words:g}{requested}"
     return ""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import chain
 
-from verl_e2e.core.consumer.consumer import ROLLOUT_FROM_FILE
+from verl_e2e.core.consumer.consumer import ROLLOUT_FROM_FILE, Quantity
+from verl_e2e.core.consumer.consumers import CONSUMERS, FIRST_NAMES, METRICS, measured
 from verl_e2e.core.consumer.verl import WRAPPER
 from verl_e2e.core.log.printed import lookup, lora_rank, not_finite
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
@@ -25,7 +26,7 @@ from verl_e2e.core.model.settings import parsed
 # The stage of a fault, the line that shows it, and the cause in words; empty where the row of the table says it.
 FoundFault = tuple[Stage, Excerpt, str]
 
-AGREEMENT = "training/rollout_actor_probs_pearson_corr"
+(AGREEMENT,) = METRICS[Quantity.AGREEMENT]
 # A band needs five healthy measurements of a workload; our healthy runs gave 0.99924 to 0.99996.
 AGREEMENT_FAIL_BELOW = 0.995
 # A correlation of two equal vectors may exceed one by rounding, never by more.
@@ -34,25 +35,19 @@ ROUNDING = 1e-6
 CONSTANT_FROM = 3
 # A warm-up begins at a learning rate of zero.
 NO_RATE_FROM = 2
-GRADIENTS = ("actor/grad_norm", "critic/grad_norm", "train/grad_norm")
-_REWARDS = ("critic/score/mean", "critic/rewards/mean")
-_RATES = ("actor/lr", "train/lr")
-_ADVANTAGES = ("critic/advantages/max", "critic/advantages/min")
-_GENERATED = ("timing_s/gen", "response_length/mean", "critic/score/mean")
-# What only an update of the actor prints; the entropy comes from the log-probabilities before it.
-_UPDATED = ("actor/pg_loss", "actor/loss", "actor/grad_norm", "actor/pg_clipfrac", "actor/ppo_kl", "actor/kl_loss")
-# What a run shows that set out to train, in contrast to one that only generates.
-_TRAINS = ("critic/grad_norm", "critic/vf_loss", "timing_s/update_critic", "timing_s/old_log_prob", "actor/entropy")
-_TRAINERS = frozenset({Stage.PEFT, Stage.DDP_WRAP, Stage.FSDP_WRAP, Stage.OPTIMIZER})
-# Where every step shows one of these, nothing that was generated reached the loss.
-_NO_SAMPLES = (
-    ("response_length/max", 0.0, "every response is empty"),
-    ("response/aborted_ratio", 1.0, "every response was aborted"),
-    ("perf/total_num_tokens", 0.0, "no tokens were trained on"),
-    ("global_seqlen/max", 0.0, "no tokens were trained on"),
-    ("rollout_corr/rollout_rs_masked_fraction", 1.0, "every token was rejected before the loss"),
-    ("rollout_corr/rollout_rs_seq_masked_fraction", 1.0, "every sequence was rejected before the loss"),
+GRADIENTS = (*METRICS[Quantity.GRADIENT_NORM], *METRICS[Quantity.CRITIC_GRADIENT_NORM], "train/grad_norm")
+_REWARDS = METRICS[Quantity.SCORE]
+_RATES = (*METRICS[Quantity.LEARNING_RATE], "train/lr")
+_ADVANTAGES = (
+    (*METRICS[Quantity.ADVANTAGE_MAX], *METRICS[Quantity.ADVANTAGE_MIN]),
+    METRICS[Quantity.ADVANTAGE],
 )
+_GENERATED = (
+    *METRICS[Quantity.GENERATION_TIME],
+    *METRICS[Quantity.RESPONSE_LENGTH],
+    *FIRST_NAMES[Quantity.SCORE],
+)
+_TRAINERS = frozenset({Stage.PEFT, Stage.DDP_WRAP, Stage.FSDP_WRAP, Stage.OPTIMIZER})
 
 
 def every_step(facts: LogFacts) -> tuple[StepMetrics, ...]:
@@ -91,7 +86,7 @@ def completed(find: Callable[[LogFacts], FoundFault | None]) -> Callable[[LogFac
 @completed
 def no_samples(facts: LogFacts) -> FoundFault | None:
     """No response of any step reached the loss."""
-    for metric, value, sentence in _NO_SAMPLES:
+    for metric, value, sentence in (row for consumer in CONSUMERS.values() for row in consumer.no_samples):
         steps = trained(facts, metric)
         if steps and all(step.values[metric] == value for step in steps):
             return Stage.TRAIN_STEP, shown_metric(steps[0], metric), f"{sentence}, so no step shows anything"
@@ -108,11 +103,13 @@ def rollout_from_file(facts: LogFacts) -> FoundFault | None:
 @completed
 def not_updated(facts: LogFacts) -> FoundFault | None:
     """Steps that generated responses and never updated the actor, as under a critic warm-up longer than the run."""
+    updates = [name for consumer in CONSUMERS.values() for name in consumer.of_updates]
+    training = [name for consumer in CONSUMERS.values() for name in consumer.of_training]
     steps = [step for step in trained(facts) if any(name in step.values for name in _GENERATED)]
-    if not steps or any(name in step.values for step in steps for name in _UPDATED):
+    if not steps or any(name in step.values for step in steps for name in updates):
         return None
     built = any(mark.stage in _TRAINERS for mark in facts.stages)
-    if not built and not any(name in step.values for step in steps for name in _TRAINS):
+    if not built and not any(name in step.values for step in steps for name in training):
         return None
     metric = next(name for name in _GENERATED if name in steps[0].values)
     return Stage.TRAIN_STEP, shown_metric(steps[0], metric), ""
@@ -121,10 +118,11 @@ def not_updated(facts: LogFacts) -> FoundFault | None:
 @completed
 def no_advantage(facts: LogFacts) -> FoundFault | None:
     """Every advantage of every step is exactly zero: whatever was generated, the policy had nothing to learn."""
-    steps = [step for step in trained(facts) if all(name in step.values for name in _ADVANTAGES)]
-    if not steps or any(step.values[name] != 0 for step in steps for name in _ADVANTAGES):
-        return None
-    return Stage.LEARNING_SIGNAL, shown_metric(steps[0], _ADVANTAGES[0]), ""
+    for names in _ADVANTAGES:
+        steps = [step for step in trained(facts) if all(name in step.values for name in names)]
+        if steps and not any(step.values[name] for step in steps for name in names):
+            return Stage.LEARNING_SIGNAL, shown_metric(steps[0], names[0]), ""
+    return None
 
 
 @completed
@@ -386,7 +384,6 @@ _ROLES: Mapping[str, str] = {"ACTOR": _ACTOR, "REF": _REF, "CRITIC": _CRITIC}
 LORA_RANK, CRITIC_LORA_RANK = "actor_rollout_ref.model.lora.rank", "critic.model.lora.rank"
 MODEL_PATH = "actor_rollout_ref.model.path"
 STEPS, SAVES, RESUMES = "trainer.total_training_steps", "trainer.save_freq", "trainer.resume_mode"
-_SAVED_METRIC = "timing_s/save_checkpoint"
 # Variables that come before those of the table of settings.
 _ALSO = {"COMMON_TP": ("TRAIN_TP",), "INFER_TP": ("ROLLOUT_TP",)}
 # verl sets these itself before it prints its configuration.
@@ -526,7 +523,7 @@ def _saves(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
     if setting is None or every is None or every <= 0 or facts.completed_at is None:
         return
     written = any(event.action in ("saving", "saved") for event in facts.checkpoints)
-    if not written and not any(_SAVED_METRIC in step.values for step in facts.steps):
+    if not written and not any(measured(step.values, Quantity.SAVE_TIME) is not None for step in facts.steps):
         cause = f"asked for {_shown(setting)}, but the run ended without a checkpoint"
         yield Stage.CHECKPOINT_SAVE, setting.at, cause
 

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from verl_e2e.core.compare.jobs import KNOWN_GOOD, UNSHARDED
-from verl_e2e.core.consumer.consumer import PlannedPhase
-from verl_e2e.core.consumer.consumers import consumer_of, variant_named
+from verl_e2e.core.consumer.consumer import PlannedPhase, Quantity
+from verl_e2e.core.consumer.consumers import consumer_of, measured, variant_named
 from verl_e2e.core.judge.case import (
     NOT_PRINTED,
     Case,
@@ -411,7 +411,8 @@ def _phase_completed(case: Case, phase: StartedPhase, *, alone: bool) -> Evidenc
 
 def global_step(step: StepMetrics) -> float:
     """The global step that a metric line says it belongs to, its own number when it says nothing."""
-    return step.values.get("training/global_step", float(step.step))
+    found = measured(step.values, Quantity.GLOBAL_STEP)
+    return float(step.step) if found is None else found
 
 
 def no_exception(case: Case) -> Evidence:

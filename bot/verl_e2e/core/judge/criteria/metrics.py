@@ -11,9 +11,6 @@ from verl_e2e.core.compare.bands import band_of, measured_runs, tolerances_of
 from verl_e2e.core.compare.jobs import begins_equal, is_parity
 from verl_e2e.core.compare.performance import compare_performance, performance_of
 from verl_e2e.core.compare.steps import (
-    ACTOR_NORM,
-    CRITIC_NORM,
-    KL_LOSS,
     MetricComparison,
     MetricRow,
     Report,
@@ -21,6 +18,8 @@ from verl_e2e.core.compare.steps import (
     StepValues,
     compare_steps,
 )
+from verl_e2e.core.consumer.consumer import Quantity
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.judge.case import Case, trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.basic import global_step
 from verl_e2e.core.model.access import Slowdown
@@ -50,7 +49,7 @@ AGREEMENT_NOTE_BELOW = 0.999
 def gradients(case: Case) -> Evidence:
     """Gradient norms of actor, and critic where one trains, finite and above zero at every requested step."""
     steps = case.train_steps()
-    metrics = [f"{model}/grad_norm" for model in trained_models(case)]
+    metrics = consumer_of(case.job).gradient_norms(trained_models(case))
     for step in steps:
         for metric in metrics:
             value = step.values.get(metric)
@@ -161,7 +160,10 @@ def unsharded_parity(case: Case) -> Evidence:
     gap = _gap(found) or found.counters_differ
     if gap:
         return Evidence(State.MISSING, f"the two runs cannot be compared: {gap}", RELATED_FILE)
-    norm = next((f", {_at_step(item.rows[0])}" for item in found.metrics if item.compared.metric == ACTOR_NORM), "")
+    norm = next(
+        (f", {_at_step(item.rows[0])}" for item in found.metrics if item.compared.quantity is Quantity.GRADIENT_NORM),
+        "",
+    )
     state, summary = State.MET, f"{len(found.steps)} step(s) agree with the unsharded reference run{norm}"
     summary = f"{summary}, {_samples(found)} ({found.source})"
     if found.beyond:
@@ -205,7 +207,7 @@ def resumed_step(case: Case) -> Evidence:
     if after.counters_differ or after.beyond:
         what = after.counters_differ or _named(after)
         # LoRA's B starts at zero, and so does the KL to the reference.
-        kl = next((item for item in after.beyond if item.compared.metric == KL_LOSS), None)
+        kl = next((item for item in after.beyond if item.compared.quantity is Quantity.KL), None)
         lower = kl is not None and (kl.rows[-1].run == 0 or kl.ratio < _UNTRAINED)
         hint = "; a lower KL to the reference is what an adapter that was not loaded shows" if lower else ""
         state = State.BROKEN
@@ -298,8 +300,8 @@ def _named(found: RunComparison) -> str:
 
 def _telling(found: RunComparison) -> str:
     """What the evidence quotes: everything beyond tolerance, else the gradients and the KL."""
-    names = (ACTOR_NORM, CRITIC_NORM, KL_LOSS)
-    return "; ".join(map(_figures, found.beyond or [item for item in found.metrics if item.compared.metric in names]))
+    told = (Quantity.GRADIENT_NORM, Quantity.CRITIC_GRADIENT_NORM, Quantity.KL)
+    return "; ".join(map(_figures, found.beyond or [item for item in found.metrics if item.compared.quantity in told]))
 
 
 def _at_step(row: MetricRow) -> str:
@@ -307,7 +309,7 @@ def _at_step(row: MetricRow) -> str:
 
 
 def _figures(found: MetricComparison) -> str:
-    """`actor/grad_norm 0.41 against 0.22 (x1.87)`; over several steps the median ratio, or the step that decided."""
+    """`grad_norm 0.41 against 0.22 (x1.87)`; over several steps the median ratio, or the step that decided."""
     last, name = found.rows[-1], found.compared.metric
     if found.first is not None and found.first.tolerance is not None:
         return f"{_at_step(found.first)} ({found.first.relative:+.2%}, allowed {found.first.tolerance.shown()})"

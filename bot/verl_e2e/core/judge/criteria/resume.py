@@ -11,7 +11,8 @@ the optimizer; Megatron-FSDP puts both below `model/dist_ckpt`. `ckpt_contents.j
 import re
 from collections.abc import Iterator
 
-from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.consumer import Quantity
+from verl_e2e.core.consumer.consumers import consumer_of, measured
 from verl_e2e.core.judge.case import Case, StartedPhase, started_phases, trained_models, wants_adapter
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.facts import CheckpointEvent
@@ -31,7 +32,6 @@ _PARTS = {
     "optimizer state": re.compile(r"optimizer|fsdp", re.IGNORECASE),
 }
 # A step that saved says so: the metric is there only when the save returned.
-_SAVE_SECONDS = "timing_s/save_checkpoint"
 
 
 def resumed(case: Case) -> Evidence:
@@ -128,7 +128,7 @@ def _wrote(case: Case, save: StartedPhase) -> bool:
     step = save.planned.last_step
     announced = any(event.step == step for event in _events(case, save, "saving", "saved"))
     steps = (item for item in case.train_steps() if item.step == step and save.wrote(item.line))
-    return announced and any(_SAVE_SECONDS in item.values for item in steps)
+    return announced and any(measured(item.values, Quantity.SAVE_TIME) is not None for item in steps)
 
 
 def _listing_after(case: Case, phase: str) -> CheckpointListing | None:

@@ -11,6 +11,8 @@ from itertools import pairwise
 
 from pydantic import AwareDatetime
 
+from verl_e2e.core.consumer.consumer import Quantity
+from verl_e2e.core.consumer.consumers import measured
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
@@ -28,7 +30,6 @@ TOLERANCE_S = 60.0
 _OUT_OF_ORDER_S = 5.0
 # The end of the year 9999, the last that a date can have.
 _LAST_SECOND = 253_402_300_799
-_STEP_TIME = "timing_s/step"
 
 
 class BackendTimes(Document):
@@ -114,7 +115,7 @@ def _misfit(record: Record, facts: LogFacts | None, expected: Expected) -> str:
     recorded_s = _recorded_s(events)
     if facts is not None:
         # The log's own times are inside of the run: training steps one after another, and stages in their order.
-        trained_s = sum(step.values.get(_STEP_TIME, 0.0) for step in facts.steps)
+        trained_s = sum(measured(step.values, Quantity.STEP_TIME) or 0.0 for step in facts.steps)
         if not trained_s <= recorded_s + TOLERANCE_S:
             return f"its steps took {trained_s:.0f} s, and the run {recorded_s:.0f} s"
         logged_s = max((phase.seconds for phase in timeline(facts) if phase.seconds is not None), default=0.0)
