@@ -15,8 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
+from verl_e2e.core.consumer.consumer import ConfigKey
 from verl_e2e.core.consumer.consumers import consumer_of
-from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.log.scan import LogScanner
 from verl_e2e.core.model.execution import EXECUTED_FILE
 from verl_e2e.core.model.jobs import Job
@@ -60,6 +60,7 @@ from verl_e2e_runner.place import (
     take_place,
 )
 from verl_e2e_runner.preflight.host import read_container
+from verl_e2e_runner.preflight.inputs import said_by
 from verl_e2e_runner.preflight.kernel_caches import TakenCaches, caches_origin, keep_caches, take_caches
 from verl_e2e_runner.preflight.preflight import Preflight, preflight
 from verl_e2e_runner.process.cage import (
@@ -316,8 +317,8 @@ def _train(run: OpenRun, trees: Trees, seen: Preflight, executed: ExecutionRecor
     ended = Ended(EndReason.NOT_STARTED, None, "the job has no phase")
     checkpoints = None
     if consumer_of(run.job).saves(run.job):
-        saved = str(lookup(seen.configs[-1] if seen.configs else None, "trainer.default_local_dir") or "checkpoints")
-        checkpoints = CheckpointLister(run.recorder, trees.cwd, saved, trees.cage.scratch if trees.cage else None)
+        saved = said_by(run.job, seen.configs[-1] if seen.configs else None, ConfigKey.CHECKPOINTS) or "checkpoints"
+        checkpoints = CheckpointLister(run.recorder, trees.cwd, str(saved), trees.cage.scratch if trees.cage else None)
         checkpoints.list_after("")
     fingerprints = FingerprintLines(run.session.fingerprints)
     with received_signals() as signals:

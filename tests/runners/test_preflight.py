@@ -290,11 +290,12 @@ def test_the_reward_model_counts_when_the_composed_configuration_enables_it(worl
     assert (offline.ok, offline.stage) == (False, Stage.REWARD_MODEL)
 
 
-def test_stale_checkpoints_block_and_stay(tmp_path: Path) -> None:
+def test_stale_checkpoints_block_and_stay(world: World, tmp_path: Path) -> None:
+    job = world.job()
     config = {"trainer": {"default_local_dir": "mine/here"}}
-    assert check_stale_checkpoints(tmp_path, config).ok
+    assert check_stale_checkpoints(job, tmp_path, config).ok
     (tmp_path / "mine/here/global_step_1").mkdir(parents=True)
-    finding = check_stale_checkpoints(tmp_path, config)
+    finding = check_stale_checkpoints(job, tmp_path, config)
     assert (finding.ok, finding.stage) == (False, Stage.CHECKPOINT_LOAD)
     assert "global_step_1" in finding.summary
     assert (tmp_path / "mine/here/global_step_1").is_dir()

@@ -14,7 +14,9 @@ import pwd
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from verl_e2e.core.consumer.consumer import ConfigKey
 from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.jobs import Job
@@ -29,6 +31,11 @@ from verl_e2e_runner.trees import Trees
 
 _PARQUET = b"PAR1"
 _SMALLEST_PARQUET = 12
+
+
+def said_by(job: Job, config: Config | None, key: ConfigKey) -> Any:
+    """What a resolved configuration of the job's consumer says of something, None where it says nothing."""
+    return lookup(config, consumer_of(job).keys.get(key, ""))
 
 
 def data_files(job: Job, cwd: Path, variables: Mapping[str, str]) -> dict[str, tuple[Path, ...]]:
@@ -129,8 +136,7 @@ def check_reward_model(job: Job, cwd: Path, variables: Mapping[str, str], config
     if config is None:
         wanted, path = bool(job.reward_model), None
     else:
-        wanted = bool(lookup(config, "reward.reward_model.enable"))
-        path = lookup(config, "reward.reward_model.model_path")
+        wanted, path = (said_by(job, config, key) for key in (ConfigKey.REWARD_MODEL, ConfigKey.REWARD_MODEL_PATH))
     if not wanted:
         return good(Check.REWARD_MODEL, "the reward model is disabled")
     if path is None:
@@ -144,13 +150,14 @@ def check_reward_model(job: Job, cwd: Path, variables: Mapping[str, str], config
     return _model_folder(Check.REWARD_MODEL, "reward model", cwd / Path(path).expanduser(), Stage.REWARD_MODEL)
 
 
-def check_stale_checkpoints(cwd: Path, config: Config | None) -> Finding:
+def check_stale_checkpoints(job: Job, cwd: Path, config: Config | None) -> Finding:
     """No earlier run's checkpoints in the folder that the trainer will look into."""
-    folder = cwd / str(lookup(config, "trainer.default_local_dir") or "checkpoints")
+    folder = cwd / str(said_by(job, config, ConfigKey.CHECKPOINTS) or "checkpoints")
     stale = sorted(folder.glob("**/global_step_*")) + sorted(folder.glob("**/latest_checkpointed_iteration.txt"))
     if not stale:
         return good(Check.STALE_CHECKPOINTS, f"no checkpoints in {folder}")
-    fix = f"move {folder} away, or set trainer.default_local_dir to a new folder; the runner deletes nothing of yours"
+    key = consumer_of(job).keys[ConfigKey.CHECKPOINTS]
+    fix = f"move {folder} away, or set {key} to a new folder; the runner deletes nothing of yours"
     return blocked(
         Check.STALE_CHECKPOINTS, f"an earlier run left checkpoints: {stale[0]}", fix, stage=Stage.CHECKPOINT_LOAD
     )
@@ -276,8 +283,8 @@ def check_readable(
         places["dummy_config"] = trees.cwd / job.checkpoint.dummy_config
     for key, files in data_files(job, trees.cwd, variables).items():
         places |= {f"data.{key} {file}": file for file in files}
-    reward_model = lookup(config, "reward.reward_model.model_path")
-    if reward_model and lookup(config, "reward.reward_model.enable"):
+    reward_model = said_by(job, config, ConfigKey.REWARD_MODEL_PATH)
+    if reward_model and said_by(job, config, ConfigKey.REWARD_MODEL):
         places["the reward model"] = trees.cwd / Path(str(reward_model)).expanduser()
     places = {name: place for name, place in places.items() if not _is_absent(place)}
     user = trees.cage.uid if trees.cage else os.getuid()

@@ -314,7 +314,7 @@ def _cheap(
             *check_data(job, trees.cwd, variables, prepared=False),
             *check_model(job, trees.cwd, variables, prepared=False),
             check_reward_model(job, trees.cwd, variables, config),
-            check_stale_checkpoints(trees.cwd, config),
+            check_stale_checkpoints(job, trees.cwd, config),
         )
     # First what another host, or its administrator, decides: the first one that blocks is what the card begins with.
     findings = (

@@ -73,6 +73,41 @@ class Quantity(StrEnum):
     TOKENS_OF_A_RANK = auto()
 
 
+class ConfigKey(StrEnum):
+    """What a key of a consumer's resolved configuration says, beside Megatron's own names below `Consumer.models`."""
+
+    # Of the policy's adapter, and the rank of the critic's.
+    ADAPTER_RANK = auto()
+    CRITIC_ADAPTER_RANK = auto()
+    ADAPTER_ALPHA = auto()
+    ADAPTER_TARGETS = auto()
+    ADAPTER_MERGE = auto()
+    # The estimator of advantages; under `gae` a critic trains.
+    ADVANTAGES = auto()
+    ROLLOUT_ENGINE = auto()
+    ROLLOUT_TENSOR = auto()
+    # Whether the engine runs without CUDA graphs, and goes on where a model ends its answer.
+    ROLLOUT_EAGER = auto()
+    IGNORE_END = auto()
+    # The most tokens of a response.
+    RESPONSE_LENGTH = auto()
+    # Every so many steps a checkpoint is written; the folder of the checkpoints.
+    SAVE_EVERY = auto()
+    CHECKPOINTS = auto()
+    STEPS = auto()
+    RESUMES = auto()
+    NODES = auto()
+    GPUS_PER_NODE = auto()
+    # Whether weights come from a checkpoint of Megatron's instead of Bridge's import.
+    DIST_CHECKPOINT = auto()
+    # The file of a reward function of the job's own.
+    REWARD_FUNCTION = auto()
+    # Whether a reward model gives the scores, and where it lies.
+    REWARD_MODEL = auto()
+    REWARD_MODEL_PATH = auto()
+    MODEL_PATH = auto()
+
+
 class HookPoint(StrEnum):
     """What the instrumentation reads when a method of the consumer, of Bridge or of Megatron-LM runs."""
 
@@ -363,6 +398,17 @@ class Consumer:
     # `tensor_model_parallel_size`. The policy is first.
     models: Mapping[str, str]
 
+    # Its keys by what they say; a key that it does not have is left out.
+    keys: Mapping[ConfigKey, str]
+    # What every job of a level must print, whatever it says: without these it says nothing of Megatron-Bridge; and the
+    # same as the card names it.
+    always: Callable[[Level], Mapping[str, Value]]
+    proves: str
+    # What a reader of the card looks for beside the adapter's rank and the parallel sizes, by a short name.
+    shown: tuple[tuple[str, ConfigKey], ...]
+    # What makes a job that saves train in one go.
+    never_saves: Setting
+
     log: LogForms
     # Its names for a quantity: the first one that a step has counts. Every quantity has a row, empty where it prints
     # none.
@@ -395,6 +441,15 @@ class Consumer:
         policy, *_ = self.models
         norms = (Quantity.GRADIENT_NORM if model == policy else Quantity.CRITIC_GRADIENT_NORM for model in models)
         return tuple(self.metrics[quantity][0] for quantity in norms)
+
+    def text(self, axis: Axis, wrapper: Mapping[str, str], default: str) -> str:
+        """What the first variable of an axis says, the default where there is none."""
+        return next((wrapper[name] for name in self.settings[axis].variables[:1] if name in wrapper), default)
+
+    @property
+    def policy(self) -> str:
+        """The dotted key below which Megatron's names stand for the policy."""
+        return next(iter(self.models.values()))
 
     def size(self, axis: Axis, wrapper: Mapping[str, str]) -> int:
         """The largest number among the variables of a size; what is absent or not above zero is 1."""

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from verl_e2e.core.consumer.consumer import (
     AxisSetting,
+    ConfigKey,
     Consumer,
     Hook,
     HookPoint,
@@ -352,6 +353,35 @@ SKYRL = Consumer(
     expected=printed_config,
     # The first is called as in the records of the instrumentation.
     models=MappingProxyType({"actor": "trainer.policy.megatron_config", "ref": "trainer.ref.megatron_config"}),
+    keys=MappingProxyType(
+        {
+            ConfigKey.ADAPTER_RANK: "trainer.policy.model.lora.rank",
+            ConfigKey.ADAPTER_ALPHA: "trainer.policy.model.lora.alpha",
+            ConfigKey.ADAPTER_TARGETS: "trainer.policy.model.lora.target_modules",
+            ConfigKey.ADAPTER_MERGE: f"{_POLICY}.lora_config.merge_lora",
+            ConfigKey.ADVANTAGES: "trainer.algorithm.advantage_estimator",
+            ConfigKey.ROLLOUT_ENGINE: f"{_ENGINE}.backend",
+            ConfigKey.ROLLOUT_TENSOR: f"{_ENGINE}.tensor_parallel_size",
+            ConfigKey.ROLLOUT_EAGER: f"{_ENGINE}.enforce_eager",
+            ConfigKey.RESPONSE_LENGTH: "generator.sampling_params.max_generate_length",
+            ConfigKey.SAVE_EVERY: "trainer.ckpt_interval",
+            ConfigKey.CHECKPOINTS: "trainer.ckpt_path",
+            ConfigKey.STEPS: "trainer.max_training_steps",
+            ConfigKey.RESUMES: "trainer.resume_mode",
+            ConfigKey.NODES: "trainer.placement.policy_num_nodes",
+            ConfigKey.GPUS_PER_NODE: "trainer.placement.policy_num_gpus_per_node",
+            ConfigKey.MODEL_PATH: "trainer.policy.model.path",
+        }
+    ),
+    always=lambda _level: {"trainer.strategy": "megatron"},
+    proves="strategy=megatron (policy, ref)",
+    shown=(
+        ("advantage_estimator", ConfigKey.ADVANTAGES),
+        ("rollout", ConfigKey.ROLLOUT_ENGINE),
+        ("max_generate_length", ConfigKey.RESPONSE_LENGTH),
+        ("ckpt_interval", ConfigKey.SAVE_EVERY),
+    ),
+    never_saves=Setting({"CKPT_INTERVAL": "-1", "RESUME_MODE": "none"}),
     log=SKYRL_LOG,
     metrics=MappingProxyType(_METRICS),
     of_updates=("policy/policy_loss", "policy/final_loss", "policy/grad_norm", "policy/policy_kl"),

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from verl_e2e.core.consumer.consumer import (
     AxisSetting,
+    ConfigKey,
     Consumer,
     Hook,
     HookPoint,
@@ -399,6 +400,41 @@ _HOOKS = (
     ),
 )
 
+
+def always(level: Level) -> Mapping[str, Value]:
+    """Bridge and not verl's older one, and under which wrapper level 0 and level 3 train."""
+    shown: dict[str, Value] = dict.fromkeys(_megatron("vanilla_mbridge"), False)
+    shown |= dict.fromkeys(_megatron("use_mbridge"), True)
+    if level in (Level.SMOKE, Level.MEGATRON_FSDP):
+        shown |= dict.fromkeys(_megatron("use_megatron_fsdp"), level is Level.MEGATRON_FSDP)
+    return shown
+
+
+_KEYS = {
+    ConfigKey.ADAPTER_RANK: "actor_rollout_ref.model.lora.rank",
+    ConfigKey.CRITIC_ADAPTER_RANK: "critic.model.lora.rank",
+    ConfigKey.ADAPTER_ALPHA: "actor_rollout_ref.model.lora.alpha",
+    ConfigKey.ADAPTER_TARGETS: "actor_rollout_ref.model.lora.target_modules",
+    ConfigKey.ADAPTER_MERGE: "actor_rollout_ref.model.lora.merge",
+    ConfigKey.ADVANTAGES: "algorithm.adv_estimator",
+    ConfigKey.ROLLOUT_ENGINE: f"{_ROLLOUT}.name",
+    ConfigKey.ROLLOUT_TENSOR: f"{_ROLLOUT}.tensor_model_parallel_size",
+    ConfigKey.ROLLOUT_EAGER: f"{_ROLLOUT}.enforce_eager",
+    ConfigKey.IGNORE_END: f"{_ROLLOUT}.ignore_eos",
+    ConfigKey.RESPONSE_LENGTH: f"{_ROLLOUT}.response_length",
+    ConfigKey.SAVE_EVERY: "trainer.save_freq",
+    ConfigKey.CHECKPOINTS: "trainer.default_local_dir",
+    ConfigKey.STEPS: "trainer.total_training_steps",
+    ConfigKey.RESUMES: "trainer.resume_mode",
+    ConfigKey.NODES: "trainer.nnodes",
+    ConfigKey.GPUS_PER_NODE: "trainer.n_gpus_per_node",
+    ConfigKey.DIST_CHECKPOINT: f"{_ACTOR}.megatron.use_dist_checkpointing",
+    ConfigKey.REWARD_FUNCTION: "reward.custom_reward_function.path",
+    ConfigKey.REWARD_MODEL: "reward.reward_model.enable",
+    ConfigKey.REWARD_MODEL_PATH: "reward.reward_model.model_path",
+    ConfigKey.MODEL_PATH: "actor_rollout_ref.model.path",
+}
+
 VERL = Consumer(
     name="verl",
     title="verl",
@@ -430,6 +466,16 @@ VERL = Consumer(
             "critic": "critic.megatron",
         }
     ),
+    keys=MappingProxyType(_KEYS),
+    always=always,
+    proves="vanilla_mbridge=False (actor, ref, critic)",
+    shown=(
+        ("adv_estimator", ConfigKey.ADVANTAGES),
+        ("rollout", ConfigKey.ROLLOUT_ENGINE),
+        ("response_length", ConfigKey.RESPONSE_LENGTH),
+        ("save_freq", ConfigKey.SAVE_EVERY),
+    ),
+    never_saves=Setting({"SAVE_FREQ": "-1", "RESUME_MODE": "disable"}),
     log=LOG,
     metrics=MappingProxyType(_METRICS),
     of_updates=("actor/pg_loss", "actor/loss", "actor/grad_norm", "actor/pg_clipfrac", "actor/ppo_kl", "actor/kl_loss"),

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from verl_e2e.core.consumer.consumer import PlannedPhase
-from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.consumer import ConfigKey, PlannedPhase, Quantity
+from verl_e2e.core.consumer.consumers import consumer_of, measured
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.model.facts import Excerpt, LogFacts, StepMetrics
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import BEGIN, EndedEvent, EndReason, Event, PhaseEvent, Record, read_data
 from verl_e2e.core.model.related import RelatedRun, Role
-from verl_e2e.core.triage.silent import LORA_RANK
+from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.triage.triage import Triage
 
 NOT_PRINTED: Any = object()
@@ -73,6 +73,11 @@ class Case:
         """The metric lines of training steps; step 0 is the validation before training."""
         return tuple(step for step in self.facts.steps if step.step > 0)
 
+    def config(self, key: ConfigKey) -> object:
+        """What the configuration that the run printed says of something, None where it says nothing."""
+        dotted = consumer_of(self.job).keys.get(key)
+        return None if dotted is None else self.config_value(dotted)
+
     def config_value(self, dotted: str) -> object:
         """A value of the configuration that the run printed, None when there is none."""
         for config in self.facts.configs:
@@ -102,14 +107,14 @@ class StartedPhase:
 
 def trained_models(case: Case) -> tuple[str, ...]:
     """The models that train and are saved: the actor, and the critic under GAE or when it says that it trained."""
-    critic = any("critic/grad_norm" in step.values for step in case.train_steps())
-    return ("actor", "critic") if critic or case.config_value("algorithm.adv_estimator") == "gae" else ("actor",)
+    critic = any(measured(step.values, Quantity.CRITIC_GRADIENT_NORM) is not None for step in case.train_steps())
+    return ("actor", "critic") if critic or case.config(ConfigKey.ADVANTAGES) == "gae" else ("actor",)
 
 
 def wants_adapter(case: Case) -> bool:
     """Whether job, run or log asked for an adapter of rank above zero."""
-    asked = case.wrapper.get("LORA_RANK", "0") != "0"
-    return asked or case.facts.lora_at is not None or case.config_value(LORA_RANK) not in (None, 0)
+    asked = consumer_of(case.job).text(Axis.ADAPTER_RANK, case.wrapper, "0") != "0"
+    return asked or case.facts.lora_at is not None or case.config(ConfigKey.ADAPTER_RANK) not in (None, 0)
 
 
 def started_phases(case: Case) -> tuple[StartedPhase, ...]:

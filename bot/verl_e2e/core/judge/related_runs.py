@@ -20,7 +20,6 @@ from enum import IntEnum, auto
 from verl_e2e.core.compare.jobs import is_parity, through_mbridge, unsharded
 from verl_e2e.core.compare.performance import performance_of
 from verl_e2e.core.consumer.consumers import consumer_of, variant_named, variants_of
-from verl_e2e.core.consumer.verl import expected_config
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion
@@ -29,11 +28,12 @@ from verl_e2e.core.model.access import Slowdown
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
 from verl_e2e.core.model.facts import LogFacts
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Digest, Job, Patch, Repository
+from verl_e2e.core.model.jobs import Digest, Job, Patch, Repository
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import DEFECT_CAUSE, Decision, Recurrence, Result, Stage
 from verl_e2e.core.model.record import Environment, Record, Started, read_data
 from verl_e2e.core.model.related import RelatedRun, RelatedStep, Role
+from verl_e2e.core.model.settings import Axis
 
 _MAX_MARKS = 200
 _MAX_MARK = 300
@@ -452,9 +452,10 @@ def without_saving(job: Job, variant: str) -> Job | None:
     A save/resume job without checkpoints is what level 0 runs (level 3 under FSDP), only longer, and is judged as that:
     it could not show what level 1 is for. The focused Bridge tests are those of the first run.
     """
-    if not consumer_of(job).saves(job) or job.script != WRAPPER_SCRIPT:
+    if not consumer_of(job).saves(job) or job.script != consumer_of(job).script:
         return None
-    wrapper = {**job.wrapper, "SAVE_FREQ": "-1", "RESUME_MODE": "disable", "TOTAL_TRAIN_STEPS": str(job.steps)}
+    consumer = consumer_of(job)
+    wrapper = {**job.wrapper, **consumer.never_saves.wrapper, **consumer.counts(job.gpus_of_node, job.steps).wrapper}
     whole = {**job.site.wrapper, **wrapper}
     update: dict[str, object] = {
         "wrapper": wrapper,
@@ -464,10 +465,10 @@ def without_saving(job: Job, variant: str) -> Job | None:
         # What the change must execute is for the first run to show; this one is compared with it.
         "changed": NO_CODE,
         **NO_PURPOSES,
-        "expected": {**job.expected, **expected_config(whole, (*job.site.overrides, *job.overrides))},
+        "expected": {**job.expected, **consumer.expected(whole, (*job.site.overrides, *job.overrides))},
     }
     if job.level is Level.SAVE_RESUME:
-        level = Level.MEGATRON_FSDP if whole.get("USE_MEGATRON_FSDP") == "True" else Level.SMOKE
+        level = Level.MEGATRON_FSDP if consumer.text(Axis.FSDP, whole, "False") == "True" else Level.SMOKE
         update |= {"level": level, "variant": variant, "id": f"{int(level)}-{variant}"}
     return job.model_copy(update=update)
 

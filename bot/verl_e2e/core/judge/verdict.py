@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from verl_e2e.core.consumer.consumers import variants_of
+from verl_e2e.core.consumer.consumer import ConfigKey
+from verl_e2e.core.consumer.consumers import consumer_of, variants_of
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
-from verl_e2e.core.judge.criteria.basic import ACTOR
 from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.metrics import (
     agreement_note,
@@ -47,7 +47,6 @@ _SIZES = {
     "context_parallel_size": Aspect.CONTEXT,
     "expert_model_parallel_size": Aspect.EXPERT,
 }
-_EAGER = "actor_rollout_ref.rollout.enforce_eager"
 _SHOWN_FILES = 20
 # The variant of level 0 that every plan has.
 _SMOKE = variants_of(Level.SMOKE)[0].name
@@ -86,10 +85,10 @@ def shown_by(case: Case, evidence: tuple[Evidence, ...]) -> tuple[str, ...]:
     shown = {
         *(row.shows for row in CRITERIA if row.criterion in met),
         *([] if chosen.is_random else [Aspect.PRETRAINED]),
-        *([Aspect.CUDA_GRAPHS] if case.config_value(_EAGER) is False else []),
+        *([Aspect.CUDA_GRAPHS] if case.config(ConfigKey.ROLLOUT_EAGER) is False else []),
     }
     if case.job.level is Level.PARALLELISM:
-        sizes = {aspect: case.config_value(f"{ACTOR}.{size}") for size, aspect in _SIZES.items()}
+        sizes = {aspect: case.config_value(f"{consumer_of(case.job).policy}.{size}") for size, aspect in _SIZES.items()}
         shown |= {aspect for aspect, size in sizes.items() if isinstance(size, int) and size > 1}
     ran = execution(case)
     entered = map(aspect_of, ran.entered) if ran is not None else ()
@@ -108,12 +107,12 @@ def _of_job(case: Case) -> Iterator[Limitation]:
         yield Limitation("The reward model has random weights: that it is served and asked, and no meaning of a score.")
     if not case.facts.configs:
         return
-    if case.config_value(_EAGER) is True:
+    if case.config(ConfigKey.ROLLOUT_EAGER) is True:
         yield Limitation("enforce_eager is on: vLLM's CUDA graph capture is not exercised.", (Aspect.CUDA_GRAPHS,))
-    if all(case.config_value(f"{ACTOR}.{size}") == 1 for size in _SIZES):
+    if all(case.config_value(f"{consumer_of(case.job).policy}.{size}") == 1 for size in _SIZES):
         text = "All parallel sizes are 1: nothing is shown about tensor, pipeline, context or expert parallelism."
         yield Limitation(text, tuple(_SIZES.values()))
-    if case.config_value(f"{ACTOR}.expert_model_parallel_size") not in (None, 1):
+    if case.config_value(f"{consumer_of(case.job).policy}.expert_model_parallel_size") not in (None, 1):
         yield Limitation(
             "No line of a log names expert ranks, so the expert sizes are those of the run's own configuration."
         )

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from itertools import chain, repeat
 
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import Purpose
@@ -11,6 +12,7 @@ from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Decision, Result, Stage, Whose, whose_of
 from verl_e2e.core.model.record import LOG_FILE, EndedEvent, EndReason, RepositoryState
+from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.triage.triage import Triage, TriageVerdict
 
 _SHOWN_PLACES = 2
@@ -162,9 +164,10 @@ def _beyond(job: Job) -> str:
         case Level.SAVE_RESUME:
             return f", saved after step {job.steps - 1} and resumed from there"
         case Level.PARALLELISM:
-            named = ("TP", "PP", "VPP", "CP", "EP")
-            sizes = [f"{text.lower()}={wrapper[f'COMMON_{text}']}" for text in named if f"COMMON_{text}" in wrapper]
-            return f", {' '.join(size for size in sizes if not size.endswith(('=1', '=null'))) or 'data parallel'}"
+            named = (Axis.TENSOR, Axis.PIPELINE, Axis.VIRTUAL_PIPELINE, Axis.CONTEXT, Axis.EXPERT)
+            sizes = ((axis.row.short, consumer_of(job).text(axis, wrapper, "1")) for axis in named)
+            above = [f"{name}={size}" for name, size in sizes if size not in ("1", "null")]
+            return f", {' '.join(above) or 'data parallel'}"
         case Level.FEATURE:
             names = [*(feature.name for feature in job.features), *([f"family {job.family}"] if job.family else [])]
             return f", {', '.join(names)} active" if names else ""
@@ -174,9 +177,10 @@ def _beyond(job: Job) -> str:
 
 def _features(job: Job) -> str:
     wrapper = {**job.site.wrapper, **job.wrapper}
-    lora = wrapper.get("LORA_RANK", "0")
+    consumer = consumer_of(job)
+    lora = consumer.text(Axis.ADAPTER_RANK, wrapper, "0")
     adapter = f"LoRA rank {lora} and " if lora != "0" else ""
-    wrap = "Megatron-FSDP" if wrapper.get("USE_MEGATRON_FSDP") == "True" else "Megatron DDP"
+    wrap = "Megatron-FSDP" if consumer.text(Axis.FSDP, wrapper, "False") == "True" else "Megatron DDP"
     return f"{adapter}{wrap}, rollout by {wrapper.get('ENGINE', 'vllm')}"
 
 

@@ -20,7 +20,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from verl_e2e.core.consumer.consumer import MAX_KEYS, ConfigForm
+from verl_e2e.core.consumer.consumer import MAX_KEYS, ConfigForm, ConfigKey
 from verl_e2e.core.consumer.consumers import CONSUMERS
 from verl_e2e.core.log.lines import EXCERPT_CAP, Line
 from verl_e2e.core.model.facts import AskedSetting, Excerpt, PackagePath, ResolvedConfig
@@ -298,9 +298,10 @@ def lookup(values: Mapping[str, Any] | None, key: str, default: Any = None) -> A
 
 
 def lora_rank(config: ResolvedConfig) -> float:
-    """The LoRA rank that the actor was asked for; 0 when none, or when the configuration cannot be read."""
-    rank = lookup(config.values, "actor_rollout_ref.model.lora.rank")
-    return rank if isinstance(rank, int | float) else 0
+    """The LoRA rank that the policy was asked for; 0 when none, or when the configuration cannot be read."""
+    keys = (consumer.keys[ConfigKey.ADAPTER_RANK] for consumer in CONSUMERS.values())
+    ranks = (lookup(config.values, key) for key in keys)
+    return next((rank for rank in ranks if isinstance(rank, int | float)), 0)
 
 
 # Ray's copy of a working directory says nothing of where it was copied from.

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import chain
 
-from verl_e2e.core.consumer.consumer import ROLLOUT_FROM_FILE, Quantity
+from verl_e2e.core.consumer.consumer import ROLLOUT_FROM_FILE, ConfigKey, Quantity
 from verl_e2e.core.consumer.consumers import CONSUMERS, FIRST_NAMES, METRICS, measured
-from verl_e2e.core.consumer.verl import WRAPPER
+from verl_e2e.core.consumer.verl import VERL, WRAPPER
 from verl_e2e.core.log.printed import lookup, lora_rank, not_finite
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.facts import AskedSetting, Excerpt, LogFacts, StepMetrics
@@ -379,11 +379,11 @@ def _holds(entry: str, root: str) -> bool:
     return place == entry or (not entry.startswith(("/", "~", "$")) and place.endswith(f"/{entry.removeprefix('./')}"))
 
 
-_ACTOR, _REF, _CRITIC = "actor_rollout_ref.actor.megatron", "actor_rollout_ref.ref.megatron", "critic.megatron"
+_ACTOR, _REF, _CRITIC = VERL.models.values()
 _ROLES: Mapping[str, str] = {"ACTOR": _ACTOR, "REF": _REF, "CRITIC": _CRITIC}
-LORA_RANK, CRITIC_LORA_RANK = "actor_rollout_ref.model.lora.rank", "critic.model.lora.rank"
-MODEL_PATH = "actor_rollout_ref.model.path"
-STEPS, SAVES, RESUMES = "trainer.total_training_steps", "trainer.save_freq", "trainer.resume_mode"
+_ADAPTER, _CRITIC_ADAPTER = VERL.keys[ConfigKey.ADAPTER_RANK], VERL.keys[ConfigKey.CRITIC_ADAPTER_RANK]
+MODEL_PATH = VERL.keys[ConfigKey.MODEL_PATH]
+STEPS, SAVES, RESUMES = (VERL.keys[key] for key in (ConfigKey.STEPS, ConfigKey.SAVE_EVERY, ConfigKey.RESUMES))
 # Variables that come before those of the table of settings.
 _ALSO = {"COMMON_TP": ("TRAIN_TP",), "INFER_TP": ("ROLLOUT_TP",)}
 # verl sets these itself before it prints its configuration.
@@ -398,7 +398,7 @@ def _variables() -> Mapping[str, tuple[str, ...]]:
             role = next((role for role, root in _ROLES.items() if key.startswith(f"{root}.")), "")
             own = [name.replace("COMMON", role)] if role and name.startswith("COMMON_") else []
             found[key] = (*own, *_ALSO.get(name, ()), name)
-    return found | {CRITIC_LORA_RANK: ("CRITIC_LORA_RANK",)}
+    return found | {_CRITIC_ADAPTER: ("CRITIC_LORA_RANK",)}
 
 
 VARIABLES = _variables()
@@ -468,10 +468,10 @@ def _configured(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
 
 def _adapters(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
     """An adapter of a rank that no model was asked to have."""
-    setting, ranks = wanted.get(LORA_RANK), [wanted.number(key) for key in (LORA_RANK, CRITIC_LORA_RANK)]
+    setting, ranks = wanted.get(_ADAPTER), [wanted.number(key) for key in (_ADAPTER, _CRITIC_ADAPTER)]
     if setting is None or ranks[0] is None:
         return
-    printed = (lookup(config.values, CRITIC_LORA_RANK) for config in facts.configs)
+    printed = (lookup(config.values, _CRITIC_ADAPTER) for config in facts.configs)
     known = set(ranks) if ranks[1] is not None else {ranks[0], *printed}
     for enabled in facts.lora_ranks:
         if enabled.value not in known:

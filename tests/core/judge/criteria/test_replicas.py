@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.core.builders import config_with, judged, make_case, make_facts, make_job, make_record, step_line
 from tests.core.fingerprints import BASE, LORA_A, NORM, Taken, absent, healthy, hook, other, tensor, weights
-from verl_e2e.core.judge.criteria.basic import ACTOR
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import replicas
@@ -34,7 +34,7 @@ SHARED = "decoder.layers.0.mlp.experts.linear_fc1.adapter.linear_in.weight"
 
 def found(taken: Taken, **config: Any) -> CriterionFinding:
     ranks = 1 + max(item.ranks.rank for item in taken.snapshots)
-    facts = make_facts(configs=(config_with({f"{ACTOR}.{key}": value for key, value in config.items()}),))
+    facts = make_facts(configs=(config_with({f"{VERL.policy}.{key}": value for key, value in config.items()}),))
     job = make_job(gpu_count=ranks)
     return replicas(make_case(make_record(job=job, fingerprints=taken.document()), facts))
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from verl_e2e.core.compare.jobs import KNOWN_GOOD, UNSHARDED
-from verl_e2e.core.consumer.consumer import PlannedPhase, Quantity
+from verl_e2e.core.consumer.consumer import ConfigKey, PlannedPhase, Quantity
 from verl_e2e.core.consumer.consumers import consumer_of, measured, variant_named
 from verl_e2e.core.judge.case import (
     NOT_PRINTED,
@@ -47,7 +47,7 @@ from verl_e2e.core.model.record import (
     read_data,
 )
 from verl_e2e.core.model.settings import Axis, Setting, Value, expected_of_overrides, parsed, same_value
-from verl_e2e.core.triage.silent import LORA_RANK, other_checkout
+from verl_e2e.core.triage.silent import other_checkout
 from verl_e2e.core.triage.triage import TriageVerdict
 
 # Proven before the run in driver and Ray worker; the first two again from inside each training worker.
@@ -237,36 +237,15 @@ def without_result(job: Job, tests: tuple[TestCase, ...], absent: tuple[str, ...
     return tuple(unseen)
 
 
-ACTOR = "actor_rollout_ref.actor.megatron"
-_ROLES = {"actor": "actor_rollout_ref.actor", "ref": "actor_rollout_ref.ref", "critic": "critic"}
-LORA_TARGETS = "actor_rollout_ref.model.lora.target_modules"
 _SHOWN_FAULTS = 5
-_SHOWN = {
-    "adv_estimator": "algorithm.adv_estimator",
-    "rollout": "actor_rollout_ref.rollout.name",
-    "response_length": "actor_rollout_ref.rollout.response_length",
-    "save_freq": "trainer.save_freq",
-    "lora_rank": LORA_RANK,
-    "tp": f"{ACTOR}.tensor_model_parallel_size",
-    "pp": f"{ACTOR}.pipeline_model_parallel_size",
-    "cp": f"{ACTOR}.context_parallel_size",
-    "ep": f"{ACTOR}.expert_model_parallel_size",
-    "megatron_fsdp": f"{ACTOR}.use_megatron_fsdp",
+# Parallel sizes and the wrapper for data parallelism, as a reader of the card looks for them.
+_SHOWN_SIZES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "megatron_fsdp": "use_megatron_fsdp",
 }
-
-# Whatever a job says: without these no level says anything about Megatron-Bridge.
-_ALWAYS: Mapping[str, Value] = {
-    **{f"{role}.megatron.vanilla_mbridge": False for role in _ROLES.values()},
-    **{f"{role}.megatron.use_mbridge": True for role in _ROLES.values()},
-}
-_FSDP_OF: Mapping[Level, Mapping[str, Value]] = {
-    level: {f"{role}.megatron.use_megatron_fsdp": level is Level.MEGATRON_FSDP for role in _ROLES.values()}
-    for level in (Level.SMOKE, Level.MEGATRON_FSDP)
-}
-# The sizes over which a large model is spread further than its job asks for.
-_SPREAD = frozenset({"COMMON_TP", "COMMON_EP", "INFER_TP"})
-# Runs of two phases print two configurations that differ in these on purpose; each is held to its own phase.
-_OF_A_PHASE = ("trainer.total_training_steps", "trainer.resume_mode")
 
 
 def resolved_config(case: Case) -> Evidence:
@@ -292,10 +271,12 @@ def resolved_config(case: Case) -> Evidence:
     count = len(requested_config(case.job))
     each = f", in each of {len(phases)} phases with its own steps and resume mode" if len(phases) > 1 else ""
     summary = f"the run's own configuration shows all {count} requested values{each}"
-    # What a reader of the card looks for; vanilla_mbridge is proven by then.
-    values = configs[-1].values or {}
-    rest = ", ".join(f"{name}={lookup(values, key, NOT_PRINTED)}" for name, key in _SHOWN.items())
-    excerpt = f"vanilla_mbridge=False ({', '.join(_ROLES)}), {rest}"
+    # What a reader of the card looks for; what every job proves is proven by then.
+    values, consumer = configs[-1].values or {}, consumer_of(case.job)
+    named = {name: consumer.keys[key] for name, key in (*consumer.shown, ("lora_rank", ConfigKey.ADAPTER_RANK))}
+    named |= {name: f"{consumer.policy}.{key}" for name, key in _SHOWN_SIZES.items()}
+    rest = ", ".join(f"{name}={lookup(values, key, NOT_PRINTED)}" for name, key in named.items())
+    excerpt = f"{consumer.proves}, {rest}"
     return Evidence(State.MET, summary, case.log, configs[-1].line, excerpt)
 
 
@@ -318,25 +299,32 @@ def requested_config(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple
     # What a derived job was made to set, whatever its variables and overrides say.
     asked += [consumer.setting(axis, value) for axis, value in job.settings.items() if not axis.invalid(value)]
     counts = consumer.counts(job.gpus_of_node, job.steps).wrapper
+    # The sizes over which a large model is spread further than its job asks for (`outline.fit`).
+    spread = {name for axis in (Axis.TENSOR, Axis.EXPERT) for name in consumer.settings[axis].variables}
     for setting in asked:
         # The number of steps of a variant is its default; the job's own is what was asked for.
         values = {name: value for name, value in setting.wrapper.items() if name not in counts}
-        wrapper |= {name: value for name, value in values.items() if not _is_spread(name, value, wrapper)}
+        wrapper |= {
+            name: value
+            for name, value in values.items()
+            if not (name in spread and _is_larger(value, wrapper.get(name, "")))
+        }
         overrides += [item for item in setting.overrides if item not in overrides and not _is_set(item, overrides)]
     phases = len(consumer.phases(job))
     derived = expected_of_overrides(overrides)
     if job.script == consumer.script:
         wrapper |= phase.wrapper if phase else {}
         derived = consumer.expected(wrapper, overrides, phases=1 if phase else phases)
-    expected = {key: value for key, value in job.expected.items() if phases == 1 or key not in _OF_A_PHASE}
-    rows = [*expected.items(), *derived.items(), *_ALWAYS.items(), *_FSDP_OF.get(job.level, {}).items()]
+    # Runs of two phases print two configurations that differ in these on purpose; each is held to its own phase.
+    of_a_phase = {consumer.keys[key] for key in (ConfigKey.STEPS, ConfigKey.RESUMES)}
+    expected = {key: value for key, value in job.expected.items() if phases == 1 or key not in of_a_phase}
+    rows = [*expected.items(), *derived.items(), *consumer.always(job.level).items()]
     return tuple({(key, type(value), value): (key, value) for key, value in rows}.values())
 
 
-def _is_spread(name: str, asked: str, wrapper: Mapping[str, str]) -> bool:
-    """Whether a size of the job is larger than was asked for, as a model that needs more GPUs gets (`sizing.fit`)."""
-    least, own = parsed(asked), parsed(wrapper.get(name, ""))
-    return name in _SPREAD and isinstance(least, int) and isinstance(own, int) and own > least
+def _is_larger(asked: str, own: str) -> bool:
+    least, size = parsed(asked), parsed(own)
+    return isinstance(least, int) and isinstance(size, int) and size > least
 
 
 def _is_set(override: str, overrides: list[str]) -> bool:
@@ -353,14 +341,16 @@ def _config_faults(job: Job, phase: PlannedPhase | None, values: Mapping[str, An
         found = lookup(values, key, NOT_PRINTED)
         if not same_value(found, wanted):
             yield f"{key} is {'absent' if found is NOT_PRINTED else repr(found)[:80]}, asked {wanted!r}"
-    targets = job.settings.get(Axis.ADAPTER_TARGETS)
-    if isinstance(targets, str) and lookup(values, LORA_TARGETS, NOT_PRINTED) != targets.split(","):
-        yield f"{LORA_TARGETS} is {lookup(values, LORA_TARGETS, None)!r:.160}, asked {targets}"
-    rank = lookup(values, LORA_RANK, NOT_PRINTED)
+    keys = consumer_of(job).keys
+    targets, of_targets = job.settings.get(Axis.ADAPTER_TARGETS), keys[ConfigKey.ADAPTER_TARGETS]
+    if isinstance(targets, str) and lookup(values, of_targets, NOT_PRINTED) != targets.split(","):
+        yield f"{of_targets} is {lookup(values, of_targets, None)!r:.160}, asked {targets}"
+    of_rank = keys[ConfigKey.ADAPTER_RANK]
+    rank = lookup(values, of_rank, NOT_PRINTED)
     # The references of a parallel job train what that job trains, adapters or the whole model.
     needs_adapter = job.level is Level.SMOKE and not job.variant.endswith((UNSHARDED, KNOWN_GOOD))
     if needs_adapter and not (isinstance(rank, int) and rank > 0):
-        yield f"{LORA_RANK} is {'absent' if rank is NOT_PRINTED else repr(rank)[:80]}, level 0 needs LoRA"
+        yield f"{of_rank} is {'absent' if rank is NOT_PRINTED else repr(rank)[:80]}, level 0 needs LoRA"
 
 
 def steps_completed(case: Case) -> Evidence:

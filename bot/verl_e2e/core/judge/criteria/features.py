@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from verl_e2e.core.consumer.consumers import consumer_of
-from verl_e2e.core.consumer.verl import BASE_WRAPPER, expected_config
+from verl_e2e.core.consumer.consumer import ConfigKey, Quantity
+from verl_e2e.core.consumer.consumers import consumer_of, measured
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.case import NOT_PRINTED, Case, started_phases, trained_models
 from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.judge.criteria.invariants import hook_problems
@@ -29,7 +30,7 @@ from verl_e2e.core.model.facts import ResolvedConfig
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE
 from verl_e2e.core.model.jobs import JobFeature
 from verl_e2e.core.model.record import JOB_FILE
-from verl_e2e.core.model.settings import Value, same_value
+from verl_e2e.core.model.settings import Axis, Value, same_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def is_dense(key: str, value: Value) -> bool:
     return key in _DENSE and same_value(_DENSE[key], value)
 
 
-_DENSE = expected_config(BASE_WRAPPER, ())
+_DENSE = VERL.expected(VERL.base, ())
 
 
 def bears_name(bridge: str, family: str) -> bool:
@@ -196,8 +197,6 @@ def _first_trace(case: Case, trace: Trace) -> Evidence | None:
 
 # verl times a step's reward apart only where a reward model next to the trainers gives it (trainer_base.py); with
 # `reward.custom_reward_function` the same phase calls that function, and the model is served for nothing.
-_REWARD_TIME = "timing_s/reward"
-_OWN_FUNCTION = "reward.custom_reward_function.path"
 
 
 def reward_model_asked(case: Case) -> Evidence:
@@ -205,13 +204,15 @@ def reward_model_asked(case: Case) -> Evidence:
     steps = case.train_steps()
     if not steps:
         return Evidence(State.MISSING, "no step shows whether the reward model was asked", case.log)
-    if (own := case.config_value(_OWN_FUNCTION)) is not None:
+    if (own := case.config(ConfigKey.REWARD_FUNCTION)) is not None:
         return Evidence(State.MISSING, f"the scores are those of {own}, not those of the reward model", case.log)
+    metrics = consumer_of(case.job).metrics
+    (timed, *_), score = metrics[Quantity.REWARD_TIME], metrics[Quantity.SCORE][0].removesuffix("/mean")
     for step in steps:
-        low, high = (step.values.get(f"critic/score/{name}", math.nan) for name in ("min", "max"))
-        text = f"step:{step.step} {_REWARD_TIME}:{step.values.get(_REWARD_TIME)} critic/score:{low:.6g} to {high:.6g}"
-        if not step.values.get(_REWARD_TIME, 0.0) > 0:
-            summary = f"step {step.step} has no {_REWARD_TIME}: the reward model was not asked"
+        low, high = (step.values.get(f"{score}/{name}", math.nan) for name in ("min", "max"))
+        text = f"step:{step.step} {timed}:{step.values.get(timed)} {score}:{low:.6g} to {high:.6g}"
+        if not step.values.get(timed, 0.0) > 0:
+            summary = f"step {step.step} has no {timed}: the reward model was not asked"
             return Evidence(State.MISSING, summary, case.log, step.line, text)
         if not -math.inf < low < high < math.inf:
             summary = f"the scores of step {step.step} are {low:.6g} to {high:.6g}: no sign that responses were read"
@@ -222,14 +223,14 @@ def reward_model_asked(case: Case) -> Evidence:
 
 _FLAG = "use_megatron_fsdp"
 _FSDP = "FullyShardedDataParallel"
-_ROOTS = ("actor_rollout_ref.actor", "critic")
 
 
 def fsdp_active(case: Case) -> Evidence:
     """Every configuration switches Megatron-FSDP on, and no model has another wrapper."""
-    asked = [case.config_value(f"{root}.megatron.{_FLAG}") for root in _ROOTS]
-    if asked != [True] * len(_ROOTS):
-        words = ", ".join(f"{root}.megatron.{_FLAG}={value}" for root, value in zip(_ROOTS, asked, strict=True))
+    roots = [root for model, root in consumer_of(case.job).models.items() if model != "ref"]
+    asked = [case.config_value(f"{root}.{_FLAG}") for root in roots]
+    if asked != [True] * len(roots):
+        words = ", ".join(f"{root}.{_FLAG}={value}" for root, value in zip(roots, asked, strict=True))
         return Evidence(State.MISSING, f"Megatron-FSDP is not switched on: {words}", case.log)
     wrapped = case.facts.wrapped
     other = next((wrapped_model for wrapped_model in wrapped if not wrapped_model.wrapper.startswith(_FSDP)), None)
@@ -243,11 +244,6 @@ def fsdp_active(case: Case) -> Evidence:
     return Evidence(State.MET, summary, case.log, first.at.line, first.at.text)
 
 
-_ROLES: Mapping[str, str] = {
-    "actor": "actor_rollout_ref.actor.megatron",
-    "ref": "actor_rollout_ref.ref.megatron",
-    "critic": "critic.megatron",
-}
 _SIZES: Mapping[str, str] = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
@@ -256,10 +252,8 @@ _SIZES: Mapping[str, str] = {
     "ep": "expert_model_parallel_size",
     "etp": "expert_tensor_parallel_size",
 }
-_ROLLOUT_TP = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 # vLLM names its worker processes after their ranks, where there is more than one.
 _ROLLOUT_WORKER = re.compile(r"Worker(?:_[A-Z]+\d+)*?_TP(\d{1,4})(?:_[A-Z]+\d+)*")
-_TOKENS, _TOKENS_OF_A_RANK = "perf/total_num_tokens", "global_seqlen/mean"
 # Sequences that only fill up a batch are in one of the two counts; a size is a whole number well apart from the next.
 _ROUNDING = 0.1
 
@@ -306,13 +300,14 @@ def parallel_sizes(case: Case) -> Evidence:
     config = configs[-1]
     # The sizes of each model that the configuration shows whole.
     sizes: dict[str, Sizes] = {}
-    for role, root in _ROLES.items():
+    consumer = consumer_of(case.job)
+    for role, root in consumer.models.items():
         values = {name: lookup(config.values, f"{root}.{key}", NOT_PRINTED) for name, key in _SIZES.items()}
         # An unset one (no virtual pipeline, expert tensor size like the dense one) counts as 1.
         values = {name: 1 if value is None else value for name, value in values.items()}
         if all(type(size) is int and size > 0 for size in values.values()):
             sizes[role] = Sizes(**values)
-    nodes, gpus = (lookup(config.values, f"trainer.{key}") for key in ("nnodes", "n_gpus_per_node"))
+    nodes, gpus = (lookup(config.values, consumer.keys[key]) for key in (ConfigKey.NODES, ConfigKey.GPUS_PER_NODE))
     world = nodes * gpus if type(nodes) is int and type(gpus) is int else 0
     actor = sizes.get("actor")
     if actor is None or not world:
@@ -322,7 +317,7 @@ def parallel_sizes(case: Case) -> Evidence:
     gap = next(_sizes_gaps(case, sizes, world), "")
     if gap:
         return _sizes_evidence(case, State.MISSING, gap, config.line)
-    rollout, workers = lookup(config.values, _ROLLOUT_TP), _rollout_ranks(case)
+    rollout, workers = lookup(config.values, consumer.keys[ConfigKey.ROLLOUT_TENSOR]), _rollout_ranks(case)
     named = f" (workers of rank {_in_order(workers)})" if workers else ""
     ranks = ", ".join(map(str, sorted({(rank.tensor, rank.pipeline) for rank in case.facts.ranks})))
     summary = (
@@ -358,13 +353,14 @@ def _sizes_gaps(case: Case, sizes: Mapping[str, Sizes], world: int) -> Iterator[
         if counts != asked and (counts or asked != {1}):
             models = f"models of {_in_order(counts)} chunk(s) were built"
             yield f"{where}{models}, the virtual pipeline asks for {_in_order(asked)}"
-    rollout, workers_seen = lookup(facts.configs[-1].values, _ROLLOUT_TP), _rollout_ranks(case)
+    size_of_rollout = consumer_of(case.job).keys[ConfigKey.ROLLOUT_TENSOR]
+    rollout, workers_seen = lookup(facts.configs[-1].values, size_of_rollout), _rollout_ranks(case)
     if workers_seen and type(rollout) is int and workers_seen != set(range(rollout)):
         yield f"the rollout's tensor ranks in the log are {_in_order(workers_seen)}, its size is {rollout}"
     left = sizes["actor"].data_parallel(world)
     # The token counts of the last step that has them divide by the data-parallel size.
     for step in reversed(case.train_steps()):
-        total, mean = step.values.get(_TOKENS, 0.0), step.values.get(_TOKENS_OF_A_RANK, 0.0)
+        total, mean = (measured(step.values, item) or 0.0 for item in (Quantity.TOKENS, Quantity.TOKENS_OF_A_RANK))
         ratio = total / mean if mean else 0.0
         if ratio and math.isfinite(ratio) and abs(ratio - round(ratio)) <= _ROUNDING:
             if round(ratio) != left:
@@ -381,7 +377,8 @@ def pipeline_schedule(case: Case) -> Evidence:
     if found is None or not any(hook.target.startswith(_SCHEDULE_MODULE) for hook in found.hooks):
         text = "with which schedule and how many micro-batches a pipeline trained was not recorded"
         return Evidence(State.WAIVED, text, FINGERPRINTS_FILE)
-    stages, chunks = (case.wrapper.get(name, "1") for name in ("COMMON_PP", "COMMON_VPP"))
+    consumer, axes = consumer_of(case.job), (Axis.PIPELINE, Axis.VIRTUAL_PIPELINE)
+    stages, chunks = (consumer.text(axis, case.wrapper, "1") for axis in axes)
     wanted = f"forward_backward_pipelining_with{'out' if chunks in ('1', 'null') else ''}_interleaving"
     shown = []
     for phase in consumer_of(case.job).phases(case.job):

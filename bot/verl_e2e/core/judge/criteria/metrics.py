@@ -18,7 +18,7 @@ from verl_e2e.core.compare.steps import (
     StepValues,
     compare_steps,
 )
-from verl_e2e.core.consumer.consumer import Quantity
+from verl_e2e.core.consumer.consumer import ConfigKey, Quantity
 from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.judge.case import Case, trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.basic import global_step
@@ -406,7 +406,7 @@ def case_options(case: Case) -> SignalOptions:
     length limit, by design. That says nothing as long as the reward does not depend on the length.
     """
     random, reward = case.job.checkpoint.is_random, length_free_reward(case.job)
-    endless = random or case.config_value("actor_rollout_ref.rollout.ignore_eos") is True
+    endless = random or case.config(ConfigKey.IGNORE_END) is True
     if not endless or not reward:
         return SignalOptions(requested_steps=case.job.steps)
     why = "random weights end no response" if random else "the job lets no response end"

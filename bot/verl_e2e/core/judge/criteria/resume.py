@@ -151,7 +151,7 @@ def _tracked_step(listing: CheckpointListing) -> str:
 
 def _state_gap(case: Case, listing: CheckpointListing, step: int) -> str:
     """The first thing that is missing from the checkpoint of a step, as a clause; empty when it is complete."""
-    fsdp = case.config_value("actor_rollout_ref.actor.megatron.use_megatron_fsdp") is True
+    fsdp = case.config_value(f"{consumer_of(case.job).policy}.use_megatron_fsdp") is True
     needs = {"model state": _SHARD if wants_adapter(case) or fsdp else _WEIGHT_FILES}
     if not fsdp:
         needs["optimizer state"] = _OPTIMIZER_FILES

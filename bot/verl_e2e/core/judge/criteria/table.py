@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
 
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria import basic, features, metrics, resume, transfer, weights
 from verl_e2e.core.judge.criteria.invariants import CriterionFinding
@@ -127,8 +128,12 @@ class CriterionRow:
         return replace(found, evidence=replace(found.evidence, criterion=self.criterion))
 
 
+def _text(case: Case, axis: Axis, default: str) -> str:
+    return consumer_of(case.job).text(axis, case.wrapper, default)
+
+
 def _under_fsdp(case: Case) -> bool:
-    asked = case.job.settings.get(Axis.FSDP), case.wrapper.get("USE_MEGATRON_FSDP", "False") != "False"
+    asked = case.job.settings.get(Axis.FSDP), _text(case, Axis.FSDP, "False") != "False"
     return True in asked
 
 
@@ -365,7 +370,7 @@ CRITERIA: tuple[CriterionRow, ...] = (
     CriterionRow(
         Criterion.PIPELINE_SCHEDULE,
         features.pipeline_schedule,
-        when=lambda case: case.wrapper.get("COMMON_PP", "1") != "1",
+        when=lambda case: _text(case, Axis.PIPELINE, "1") != "1",
         stage=Stage.TRAIN_STEP,
         key=True,
         fix=(

@@ -19,6 +19,7 @@ from verl_e2e.core.compare.steps import (
     is_constant,
     same,
 )
+from verl_e2e.core.consumer.consumer import ConfigKey
 from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.judge.case import Case, trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.invariants import (
@@ -40,8 +41,6 @@ from verl_e2e.core.model.fingerprints import Point, Snapshot, Tensor, TensorKind
 from verl_e2e.core.model.outcome import Stage
 
 _ACTOR = "actor"
-_MERGED = "actor_rollout_ref.model.lora.merge"
-_NOT_IMPORTED = "actor_rollout_ref.actor.megatron.use_dist_checkpointing"
 _LONGEST = 200
 # What is not shown to be equal.
 _OTHER_SHAPE = "Not compared with the checkpoint's files, which have another shape"
@@ -53,10 +52,10 @@ _NOT_IN_FILES = "Exported and not in the checkpoint's files"
 
 def _imported_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     case = taken.case
-    if wants_adapter(case) and case.config_value(_MERGED) is True:
+    if wants_adapter(case) and case.config(ConfigKey.ADAPTER_MERGE) is True:
         text = "the adapter is merged into what is exported: it was not compared with the checkpoint's files"
         yield Ending(State.WAIVED, text)
-    if case.config_value(_NOT_IMPORTED) is True:
+    if case.config(ConfigKey.DIST_CHECKPOINT) is True:
         text = "the weights came from a checkpoint of Megatron's: they were not compared with the checkpoint's files"
         yield Ending(State.WAIVED, text)
     # The names in the files of what was compared, and of what is not shown to be equal.
@@ -264,10 +263,8 @@ def _export_faults(
         yield TensorFault(name, _STALE if stale else f"{scale}, over all of them", None, first)
 
 
-_ENGINE = "actor_rollout_ref.rollout.name"
 # The engine that has hooks.
 _LOOKED_INTO = "vllm"
-_SCALES = ("actor_rollout_ref.model.lora.alpha", "actor_rollout_ref.model.lora.rank")
 # How many syncs back a stale copy is looked for.
 _EARLIER = 4
 # The same values in another order or shape: an engine may transpose what it loads.
@@ -282,7 +279,7 @@ _ADAPTER = re.compile(r"^(?P<module>.+)\.lora_(?P<part>[ab])(?:\[(?P<index>\d{1,
 
 
 def _rollout_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
-    engine = taken.case.config_value(_ENGINE)
+    engine = taken.case.config(ConfigKey.ROLLOUT_ENGINE)
     if engine != _LOOKED_INTO:
         text = f"the rollout engine {str(engine)[:40]} has no hooks: what arrived there was not compared"
         yield Ending(State.WAIVED, text)
@@ -412,7 +409,7 @@ def _adapter_difference(case: Case, wanted: Tensor, held: Tensor) -> FoundDiffer
     kind = difference(wanted, held)
     if kind is None or kind.kind in _ENGINES_OWN:
         return None
-    alpha, rank = (case.config_value(key) for key in _SCALES)
+    alpha, rank = (case.config(key) for key in (ConfigKey.ADAPTER_ALPHA, ConfigKey.ADAPTER_RANK))
     if (
         not (isinstance(alpha, int | float) and isinstance(rank, int | float))
         or kind.kind is not TensorDifference.SCALE

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from verl_e2e.core.compare.steps import FoundDifference, TensorDifference, difference, is_constant, same
+from verl_e2e.core.consumer.consumer import ConfigKey
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.judge.case import trained_models, wants_adapter
-from verl_e2e.core.judge.criteria.basic import ACTOR
 from verl_e2e.core.judge.criteria.invariants import (
     Claim,
     Ending,
@@ -27,9 +28,8 @@ from verl_e2e.core.judge.criteria.invariants import (
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.fingerprints import Adapters, Point, Ranks, Snapshot, Tensor, TensorKind
 from verl_e2e.core.model.outcome import Stage
-from verl_e2e.core.triage.silent import CRITIC_LORA_RANK, LORA_RANK
 
-_RANK = {"actor": LORA_RANK, "critic": CRITIC_LORA_RANK}
+_RANK = {"actor": ConfigKey.ADAPTER_RANK, "critic": ConfigKey.CRITIC_ADAPTER_RANK}
 _EXPERT = re.compile(r"mlp\..*experts.*\.linear_fc[12]$")
 # The stage of a virtual pipeline in front, and the part of a fused module that canonical LoRA adapts.
 _BESIDE_PATH = re.compile(r"^chunk\d{1,4}\.|\.adapter_[a-z]{1,8}$")
@@ -51,7 +51,7 @@ Built = Sequence[tuple[Snapshot, Adapters]]
 
 def _size_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     case = taken.case
-    asked = {model: case.config_value(_RANK[model]) for model in trained_models(case)}
+    asked = {model: case.config(_RANK[model]) for model in trained_models(case)}
     ranks = {model: rank for model, rank in asked.items() if isinstance(rank, int) and rank and wants_adapter(case)}
     if not ranks:
         yield Ending(State.MET, "no adapter was asked for")
@@ -426,7 +426,7 @@ def _copy_faults(taken: Snapshots, group: Group, built: AsBuilt, *, tied: bool) 
     """The copies that differ at one point."""
     case, point = taken.case, group[0].point
     step = point is Point.OPTIMIZER_STEP
-    if step and case.config_value(f"{ACTOR}.override_ddp_config.overlap_param_gather") is True:
+    if step and case.config_value(f"{consumer_of(case.job).policy}.override_ddp_config.overlap_param_gather") is True:
         taken.notes.append(_GATHERED_LATER)
         return
     for pair in _pairs(group, lambda at: (at.tensor, at.pipeline)):
@@ -441,7 +441,7 @@ def _copy_faults(taken: Snapshots, group: Group, built: AsBuilt, *, tied: bool) 
         for pair in _pairs(group, lambda at: (at.expert_tensor, at.pipeline, at.expert_data)):
             yield from _data_copies(taken, pair, is_shared)
     # Without sequence parallelism the gradients of copies are not reduced over tensor ranks, and they drift apart.
-    reduced = not step or case.config_value(f"{ACTOR}.sequence_parallel") is True
+    reduced = not step or case.config_value(f"{consumer_of(case.job).policy}.sequence_parallel") is True
     yield from _tensor_copies(taken, group, built, reduced=reduced)
     if tied:
         yield from _embeddings(taken, group, built)
