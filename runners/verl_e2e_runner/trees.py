@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.model.change import readable
 from verl_e2e.core.model.errors import ForgeError, LimitError
 from verl_e2e.core.model.jobs import Job, Patch, Repository, RepositoryOrigin, RunOrder
@@ -188,7 +189,7 @@ class Trees:
     bridge: Path
     megatron_lm: Path
     verl: Path
-    # The wrapper's working directory.
+    # The working directory of the starts.
     cwd: Path
     # The names of the trees that belong to the run: it may patch them and write byte code into them.
     private: frozenset[str] = frozenset()
@@ -198,6 +199,8 @@ class Trees:
     findings: tuple[Finding, ...] = ()
     # How code of these trees is started; None where the host cannot isolate it.
     cage: Cage | None = None
+    # The consumer's package, whose checkout is `verl`.
+    package: str = "verl"
 
     @property
     def import_roots(self) -> dict[str, str]:
@@ -205,7 +208,7 @@ class Trees:
         return {
             "megatron.bridge": str(self.bridge / "src"),
             "megatron.core": str(self.megatron_lm),
-            "verl": str(self.verl),
+            self.package: str(self.verl),
         }
 
     def has(self, name: str) -> bool:
@@ -234,7 +237,7 @@ def planned_trees(job: Job, work: Path, *, caged: bool = False) -> Trees:
     private["megatron_lm"] = core.is_relative_to(work)
     names = frozenset(name for name, ours in private.items() if ours)
     cwd = work / "suspect" / "verl" if caged else work / "verl-cwd" if job.verl.in_place else verl
-    return Trees(bridge, core, verl, cwd, names)
+    return Trees(bridge, core, verl, cwd, names, package=consumer_of(job).package)
 
 
 def prepare_trees(job: Job, work: Path, *, base: Mapping[str, str], caged: bool = False) -> Trees:
@@ -356,8 +359,9 @@ def _patterns(repository: GitRepository, commit: str, name: TreeName, job: Job, 
         tests = tuple(test.partition("::")[0] for test in job.bridge_tests)
         required, optional = ("src", *patched), ("tests", "scripts", "examples", "tools", "tutorials", "skills", *tests)
     elif name == "verl":
-        required = ("verl", job.script, *patched)
-        optional = ("scripts", "examples/data_preprocess", str(Path(job.script).parent))
+        consumer = consumer_of(job)
+        required = (consumer.package, *filter(None, consumer.import_folders), job.script, *patched)
+        optional = ("scripts", "examples/data_preprocess", "examples/train/gsm8k", str(Path(job.script).parent))
     files = {entry.path: entry.id for entry in repository.entries(commit) if entry.kind == "blob"}
     held = repository.sizes(files.values())
     patterns: list[str] = []

@@ -14,7 +14,7 @@ VERL_E2E_PATH holds the PYTHONPATH that the runner asked for. A wrapper may put 
 import os
 import sys
 
-_WATCHED = ("megatron.bridge", "megatron.core", "verl")
+_WATCHED = ("megatron.bridge", "megatron.core", "verl", "skyrl")
 
 
 # Ray sets one of the first two in the processes that it starts, not in drivers. The last says that the cluster is

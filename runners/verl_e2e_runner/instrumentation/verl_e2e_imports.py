@@ -17,7 +17,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-ORDER = ("megatron.core", "megatron.bridge", "verl")
+ORDER = ("megatron.core", "megatron.bridge", os.environ.get("VERL_E2E_CONSUMER", "verl"))
 
 
 def prove(role, path, modules):

@@ -57,6 +57,18 @@ def skyrl_entrypoint(config):
     from skyrl.train.entrypoints.main_base import BasePPOExp
 
     class Experiment(BasePPOExp):
+        def get_train_dataset(self):
+            # Rows may name an environment whose reward no random model gets.
+            dataset = super().get_train_dataset()
+            dataset.env_class_key = "the environment of every job"
+            return dataset
+
+        def get_eval_dataset(self):
+            dataset = super().get_eval_dataset()
+            if dataset is not None:
+                dataset.env_class_key = "the environment of every job"
+            return dataset
+
         def get_tracker(self):
             tracker = super().get_tracker()
             log = tracker.log

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from verl_e2e.core.consumer.consumer import PlannedPhase
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.model.jobs import Checkpoint, Job
 from verl_e2e.core.model.levels import Variant
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE
@@ -155,7 +156,8 @@ def data_texts(job: Job, variables: Mapping[str, str]) -> dict[str, str]:
 def python_path(job: Job, trees: Trees) -> str:
     """PYTHONPATH of the run: the instrumentation, then the job's own value, else checkouts and site packages."""
     given = {**job.site.process, **job.process}.get("PYTHONPATH")
-    checkouts = (str(trees.bridge / "src"), str(trees.megatron_lm), str(trees.verl), *job.site.python_path)
+    of_consumer = (str(trees.verl / folder) for folder in consumer_of(job).import_folders)
+    checkouts = (str(trees.bridge / "src"), str(trees.megatron_lm), *of_consumer, *job.site.python_path)
     entries = given.split(os.pathsep) if given is not None else checkouts
     return os.pathsep.join((str(INSTRUMENTATION), *(entry for entry in entries if entry)))
 

@@ -36,7 +36,7 @@ DISTRIBUTIONS = (
     *("hydra-core", "omegaconf", "flash-attn", "flashinfer-python", "xgrammar", "peft", "accelerate", "apex"),
     *("numpy", "pyarrow", "pandas", "safetensors", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cublas", "pytest"),
 )
-_TREE_OF = {"megatron.bridge": "bridge", "megatron.core": "megatron_lm", "verl": "verl"}
+_TREE_OF = {"megatron.bridge": "bridge", "megatron.core": "megatron_lm", "verl": "verl", "skyrl": "verl"}
 ID_VARIABLE = "VERL_E2E_CONTAINER_ID"
 INSPECT_VARIABLE = "VERL_E2E_CONTAINER_INSPECT"
 _MOST_BYTES = 1 << 20

@@ -59,7 +59,7 @@ class ImportRecord(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     # Ray's name stands for a fault of Ray itself.
-    module: Literal["megatron.core", "megatron.bridge", "verl", "ray"]
+    module: Literal["megatron.core", "megatron.bridge", "verl", "skyrl", "ray"]
     # Empty when the import failed.
     file: str
     role: ProverRole
@@ -343,7 +343,7 @@ def _failed(check: Check, record: ImportRecord, error: str, place: str, trees: T
         fix = "start a local Ray by hand with the same Python; free its memory, disk or ports"
         return blocked(check, f"Ray does not start a worker: {message}"[:900], fix, stage=Stage.RAY)
     missing = record.root_missing or record.missing
-    ours = missing is not None and missing.partition(".")[0] in ("megatron", "verl")
+    ours = missing is not None and missing.partition(".")[0] in ("megatron", "verl", "skyrl")
     fault = import_fault(record, trees)
     stage, fix = Stage.IMPORT, _FIX_TREES
     if fault.attribution is not Attribution.TREES:

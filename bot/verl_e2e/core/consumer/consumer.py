@@ -13,7 +13,7 @@ from enum import Enum, StrEnum, auto
 from typing import Any, Final, Protocol
 
 from verl_e2e.core.model.execution import ProcessRole
-from verl_e2e.core.model.jobs import Job, SiteProfile
+from verl_e2e.core.model.jobs import Job, Patch, SiteProfile
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.settings import Axis, Setting, Takes, Value
@@ -356,12 +356,21 @@ class Consumer:
     repository: str
     # Its Python package, whose import is proved in every process of `ROLES_PROVED`.
     package: str
+    # The folders of its checkout in which imports are looked for, relative to its top; empty for the top itself.
+    import_folders: tuple[str, ...] = ("",)
     # The folder of the files from which Bridge's code is reached, with its slash.
     callers: str
     # The module that its processes are started with, by `-m`.
     entry_point: str
     # What starts a run, relative to its checkout; `Job.script` has it unless a feature needs another one.
     script: str
+
+    # The commit that its jobs test with where no other is asked for; empty: the policy names one.
+    pin: str = ""
+    # What that commit needs to run with today's Bridge; the policy has those of verl.
+    patches: tuple[Patch, ...] = ()
+    # Jobs that only it has, by level and name: they join the level's default job.
+    own_jobs: Mapping[tuple[Level, str], Mapping[Axis, Value]] = field(default_factory=dict)
 
     # What Level 0 sets, by variable; every other job overrides some of these.
     base: Mapping[str, str]

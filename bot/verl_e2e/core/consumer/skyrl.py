@@ -23,7 +23,7 @@ from verl_e2e.core.consumer.consumer import (
 )
 from verl_e2e.core.consumer.skyrl_log import SKYRL_LOG
 from verl_e2e.core.model.execution import ProcessRole
-from verl_e2e.core.model.jobs import Job, SiteProfile
+from verl_e2e.core.model.jobs import Job, Patch, SiteProfile, Substitution
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis, Setting, Value, expected_of_overrides, parsed
 from verl_e2e.core.model.space import JobPoint
@@ -70,7 +70,7 @@ _BASE: Mapping[str, str] = MappingProxyType({name: base for name, (_, base) in _
 ENTRY_KEY = "trainer.override_entrypoint"
 REWARD_ENVIRONMENT = "digit_share"
 # What every job sets. One mini-batch is one optimizer step of a training step.
-_EVERY_JOB = (
+EVERY_JOB = (
     "trainer.strategy=megatron",
     "trainer.algorithm.advantage_estimator=grpo",
     "trainer.algorithm.use_kl_loss=true",
@@ -222,7 +222,7 @@ def for_every_job(site: SiteProfile, *, reward_model: bool, gpus_of_node: int, n
     """What every job sets, and which part of a GPU its engine may take."""
     del reward_model, gpus_of_node, nodes
     part = round(_ENGINE_PART * site.needs.gpu_share, 3)
-    return (*_EVERY_JOB, f"{_ENGINE}.gpu_memory_utilization={part}")
+    return (*EVERY_JOB, f"{_ENGINE}.gpu_memory_utilization={part}")
 
 
 def command(wrapper: Mapping[str, str], overrides: Iterable[str]) -> tuple[str, ...]:
@@ -242,7 +242,7 @@ def printed_config(wrapper: Mapping[str, str], overrides: Iterable[str], *, phas
     for name, (keys, base) in _VARIABLES.items():
         if phases == 1 or name not in {"MAX_TRAINING_STEPS", "RESUME_MODE"}:
             expected.update(dict.fromkeys(keys, parsed(wrapper.get(name, base))))
-    given = expected_of_overrides(item for item in (*_EVERY_JOB, *overrides) if not item.startswith(ENTRY_KEY))
+    given = expected_of_overrides(item for item in (*EVERY_JOB, *overrides) if not item.startswith(ENTRY_KEY))
     return dict(sorted({**expected, **given}.items()))
 
 
@@ -322,14 +322,42 @@ _HOOKS = (
     ),
 )
 
+_ASYNC_CALLS = Patch(
+    name="skyrl-async-calls",
+    repository="verl",
+    file="skyrl/backends/skyrl_train/distributed/megatron/megatron_strategy.py",
+    substitutions=(
+        Substitution(
+            old="from megatron.core.dist_checkpointing.strategies import base as ckpt_base\n",
+            new="import types as _types\nckpt_base = _types.SimpleNamespace()\n",
+        ),
+    ),
+    before="c2cbc6d55107b4ab57a12fd73830279caf4b521a6668d3b62cd98cced388530f",
+    after="b8d07a7f5e5526cd93a49ce7b211c071bc70ed2f657151c59cffbb61cfaa541e",
+    reason="Megatron-LM removed `strategies.base` (a2496aa175); SkyRL only keeps its own queue of saves there.",
+)
+
 SKYRL = Consumer(
     name="skyrl",
     title="SkyRL",
     repository="NovaSky-AI/SkyRL",
     package="skyrl",
+    import_folders=("", "skyrl-gym"),
     callers="skyrl/",
     script="skyrl/train/entrypoints/main_base.py",
     entry_point="skyrl.train.entrypoints.main_base",
+    # Its parent moves to an engine that the Hopper packages do not have.
+    pin="21a1e6ef76edc6e948eb4f43216f1a3fbde2e775",
+    patches=(_ASYNC_CALLS,),
+    own_jobs=MappingProxyType(
+        {
+            (Level.SMOKE, "adapters"): {Axis.ADAPTER_MERGE: False},
+            (Level.PARALLELISM, "tensor"): {Axis.TENSOR: 2},
+            (Level.PARALLELISM, "data"): {Axis.DATA: 2},
+            (Level.FEATURE, "recompute"): {Axis.RECOMPUTE: "full"},
+            (Level.FEATURE, "canonical"): {Axis.ADAPTER: "canonical_lora"},
+        }
+    ),
     base=_BASE,
     settings=_SETTINGS,
     level_setting=setting_of_level,
