@@ -13,6 +13,8 @@ from pathlib import Path
 from verl_e2e.app.judge_folder import coverage, judge_folders, judge_run, make_card, write_judgement
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.app.required_jobs import fit_patches
+from verl_e2e.core.consumer.consumer import Consumer
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge import related_runs
 from verl_e2e.core.judge.related_runs import (
     AS_ASKED,
@@ -37,7 +39,7 @@ from verl_e2e.core.model.related import RELATED_FILE, RELATED_FOLDER, Related, R
 from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.outline import Missing, as_asked, in_order, site_in_image
-from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_parity
+from verl_e2e.core.plan.plan import JobOutline, Plan, for_consumer, plan, with_parity
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.ledger import status_of_verdict, turn_of
@@ -73,15 +75,24 @@ class Checkouts:
         return MergeBase(commit, self.megatron_lm_at(commit), fitting)
 
 
-def verl_commit_of(verl: Checkout, asked: str | None, policy: Policy) -> tuple[str, tuple[str, ...]]:
-    """The verl commit to test with: the one asked for, else the policy's pin, else the checkout's HEAD, said so."""
+def patches_of(consumer: Consumer, policy: Policy) -> tuple[Patch, ...]:
+    """The declared patches of a consumer's jobs; those of the policy are for verl."""
+    return policy.patches if consumer is VERL else consumer.patches
+
+
+def commit_of_consumer(
+    checkout: Checkout, asked: str | None, policy: Policy, consumer: Consumer = VERL
+) -> tuple[str, tuple[str, ...]]:
+    """The consumer's commit to test with: the one asked for, else its pin, else the checkout's HEAD, said so."""
     if asked:
-        return verl.resolve(asked), ()
-    pinned = verl.find(policy.verl.commit)
+        return checkout.resolve(asked), ()
+    pin = consumer.pin or policy.verl.commit
+    pinned = checkout.find(pin)
     if pinned:
         return pinned, ()
-    head = verl.resolve("HEAD")
-    return head, (f"verl {head[:12]} was used: the policy's pin {policy.verl.commit[:12]} is not in {verl.path}.",)
+    head = checkout.resolve("HEAD")
+    whose = "the pin" if consumer.pin else "the policy's pin"
+    return head, (f"{consumer.title} {head[:12]} was used: {whose} {pin[:12]} is not in {checkout.path}.",)
 
 
 def check_follow_ups(
@@ -143,6 +154,8 @@ class CheckRequest:
     asked: tuple[Level, ...] = ()
     # Whether the jobs of parity are wanted in addition to the plan.
     parity: bool = False
+    # The program that trains; `verl` is its checkout.
+    consumer: Consumer = VERL
     notes: tuple[str, ...] = ()
     related: Allowed = AS_ASKED
     # Why this machine can run no job; empty where it can.
@@ -187,6 +200,8 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
         planned = found.plan
         contract = tuple(str(item) for item in found.contract if item.kind is Kind.BREAK)
     planned = with_parity(planned, request.policy) if request.parity else planned
+    if request.consumer is not VERL:
+        planned = for_consumer(planned, request.consumer, request.policy)
     planned, skipped, narrowed = _narrowed(planned, request)
     request.out.mkdir(parents=True, exist_ok=True)
     services.folders.write(request.out, {PLAN_FILE: plan_json(planned)})
@@ -199,7 +214,7 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     verdicts: list[Verdict] = []
     not_run: list[NotRun] = []
     places = {"bridge": (services.blobs["bridge"], request.head), "verl": (services.blobs["verl"], request.verl_commit)}
-    patches = fit_patches(request.policy.patches, places)
+    patches = fit_patches(patches_of(request.consumer, request.policy), places)
     notes = tuple(f"Declared {sentence}." for sentence in patches.left_out)
     for outline in in_order(planned.jobs):
         # What can never pass is said whatever passed before.

@@ -153,8 +153,13 @@ def run_verb(
 @click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to test.")
 @click.option("--verl", required=True, type=FOLDER, help="A verl checkout or bare git directory.")
 @click.option(
-    "--verl-ref", metavar="REV", help="The verl commit to test with; default: the commit that the policy names."
+    "--consumer",
+    type=click.Choice(["verl", "skyrl"]),
+    default="verl",
+    show_default=True,
+    help="Whose checkout --verl is.",
 )
+@click.option("--verl-ref", metavar="REV", help="The commit to test with; default: the policy's.")
 @click.option("--megatron-lm", type=FOLDER, help="A Megatron-LM repository that holds the submodule's commit.")
 @click.option("--out", required=True, type=FOLDER, help="The folder to create: plan, run folders, card.")
 @click.option("--site", default="default", show_default=True, help="A site profile: a packaged name or a YAML file.")
@@ -187,9 +192,9 @@ def run_verb(
 def check_verb(repo: Path, base: str, head: str, *, as_json: bool, **options: Any) -> int:
     """Plan a change, run the jobs that this machine can run, judge them and show the card.
 
-    A failed job runs again on the merge base. If it does not fail there, it runs once more on the head. Some levels
-    also need a reference run. Progress goes to stderr, the card to stdout. Without a GPU the plan is complete and the
-    result is Blocked; 15 rows say what to fix, the missing GPU first. Jobs run on Linux alone.
+    A failed job runs again on the merge base and, if that passes, once more on the head. Progress goes to stderr, the
+    card to stdout. Without a GPU the plan is complete, the result Blocked; 15 rows say what to fix. Jobs run on Linux
+    alone.
 
     Example: verl-e2e check --repo Megatron-Bridge --base origin/main --verl verl --out out
     """

@@ -16,15 +16,18 @@ from verl_e2e.app.check import (
     FollowUpServices,
     check_change,
     check_follow_ups,
+    commit_of_consumer,
     demonstrate,
     follow_up,
     follow_ups_of_job,
-    verl_commit_of,
+    patches_of,
 )
 from verl_e2e.config.maps import policy_bands
 from verl_e2e.config.policy import policy_at
 from verl_e2e.config.profiles import load_profile
 from verl_e2e.config.settings_values import name_values
+from verl_e2e.core.consumer.consumers import CONSUMERS
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.related_runs import AS_ASKED, Allowed, without_base
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.document import UnfitError
@@ -59,6 +62,8 @@ class LocalCheck:
     cache: Path | None = None
     no_baseline: bool = False
     parity: bool = False
+    # Its name in `core/consumer`; `verl` is its checkout.
+    consumer: str = VERL.name
     model: str | None = None
     steps: str | None = None
     only: tuple[str, ...] = ()
@@ -80,7 +85,12 @@ def check_here(
     bridge, verl = GitRepository(order.bridge), GitRepository(order.verl)
     places = Checkouts(bridge, verl, GitRepository(order.megatron_lm) if order.megatron_lm else None)
     policy = policy_of(bridge, order.base, order.policy)
-    verl_commit, notes = verl_commit_of(verl, order.verl_ref, policy)
+    consumer = CONSUMERS[order.consumer]
+    verl_commit, notes = commit_of_consumer(verl, order.verl_ref, policy, consumer)
+    if consumer is not VERL and policy.reach is not None:
+        # The change is read by what this consumer runs of the package.
+        reach = policy.reach.model_copy(update={"callers": consumer.callers})
+        policy = policy.model_copy(update={"reach": reach})
     try:
         values = name_values(order.values)
     except UnfitError as error:
@@ -106,6 +116,7 @@ def check_here(
         megatron_lm=places.megatron_lm_at(head),
         asked=tuple(Level(level) for level in order.levels),
         parity=order.parity,
+        consumer=consumer,
         checkpoint=_checkpoint(order.model),
         steps=int(_word("--steps", order.steps, commands.steps) or 0),
         only=order.only,
@@ -115,7 +126,7 @@ def check_here(
         related=check_follow_ups(
             places,
             (base, head, verl_commit),
-            policy.patches,
+            patches_of(consumer, policy),
             repeats=order.baseline_repeats,
             baseline=not order.no_baseline,
         ),

@@ -121,6 +121,9 @@ def build_job(
     of_wrapper = outline.script == consumer.script
     left_open = (*site.limitations, *outline.limitations, *beyond, *outline.tests.left_out, *hidden)
     known = {"wrapper": site.wrapper if of_wrapper else {}, "limitations": tuple(dict.fromkeys(left_open))}
+    if consumer is not VERL:
+        # What a profile sets of a trainer is verl's.
+        known |= {"wrapper": {}, "overrides": ()}
     site = site.model_copy(update=known)
     wrapper = {name: value for feature in outline.features for name, value in feature.wrapper.items()}
     if of_wrapper:
@@ -139,7 +142,7 @@ def build_job(
             f"{outline.family or 'this change'}; add `checkpoint:` to the family in the policy file"
         )
     chosen_model = sized(site.checkpoints.get(wanted.model_id, wanted), wrapper, consumer)
-    of_model = chosen_model.synthetic.overrides if chosen_model.synthetic else ()
+    of_model = chosen_model.synthetic.overrides if chosen_model.synthetic and consumer is VERL else ()
     scoring = _reward_model(outline, policy, site, wrapper)
     common = consumer.host(site, reward_model=scoring is not None, gpus_of_node=variant.gpu_count // nodes, nodes=nodes)
     of_pipeline = (*consumer.filling(wrapper), *counts.overrides) if of_wrapper else ()

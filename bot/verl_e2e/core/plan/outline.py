@@ -127,9 +127,11 @@ class Missing(StrEnum):
     GPUS = "gpus"
     # The code under test is known to fail in it, whatever the change does.
     DEFECT = "defect"
+    # The consumer itself refuses it.
+    CONSUMER = "consumer"
 
 
-_OF_NO_HOST = frozenset({Missing.MODEL, Missing.DEFECT})
+_OF_NO_HOST = frozenset({Missing.MODEL, Missing.DEFECT, Missing.CONSUMER})
 
 
 @dataclass(frozen=True, slots=True)

@@ -497,6 +497,20 @@ RULES: tuple[TriageRule, ...] = (
         source="Hydra, hydra/_internal/config_loader_impl.py:_apply_overrides_to_config",
     ),
     TriageRule(
+        id="skyrl-configuration",
+        fault=Fault.OUTSIDE,
+        stage=Stage.ENVIRONMENT,
+        calls=r"skyrl/train/(?:config/config\.py:|utils/utils\.py:validate_)",
+        cause="SkyRL refuses the configuration",
+        fix="Compare the key with SkyRL's configuration.",
+        example="Traceback (most recent call last):\n"
+        '  File "skyrl/train/entrypoints/main_base.py", line 360, in main\n'
+        "    cfg = SkyRLTrainConfig.from_cli_overrides(sys.argv[1:])\n"
+        '  File "skyrl/train/config/config.py", line 1573, in validate_dict_keys_against_dataclass\n'
+        "ValueError: Invalid fields {'use_megatron_fsdp'} for MegatronDDPConfig. Valid fields are {'ddp_config'}.",
+        source="SkyRL, skyrl/train/config/config.py:validate_dict_keys_against_dataclass",
+    ),
+    TriageRule(
         id="shell",
         fault=Fault.OUTSIDE,
         stage=Stage.ENVIRONMENT,

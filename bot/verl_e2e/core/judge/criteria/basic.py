@@ -50,10 +50,9 @@ from verl_e2e.core.model.settings import Axis, Setting, Value, expected_of_overr
 from verl_e2e.core.triage.silent import other_checkout
 from verl_e2e.core.triage.triage import TriageVerdict
 
-# Proven before the run in driver and Ray worker; the first two again from inside each training worker.
-MODULES = ("megatron.bridge", "megatron.core", "verl")
-RUN_MODULES = MODULES[:2]
-_REPOSITORY = {"megatron.bridge": "bridge", "megatron.core": "megatron_lm", "verl": "verl"}
+# Proven before the run in driver and Ray worker, with the consumer's package, and again from inside each trainer.
+RUN_MODULES = ("megatron.bridge", "megatron.core")
+_REPOSITORY = {"megatron.bridge": "bridge", "megatron.core": "megatron_lm"}
 _PREFLIGHT = frozenset({Check.IMPORT_DRIVER, Check.IMPORT_WORKER})
 _ROLE = {"driver": "driver", "ray_worker": "Ray worker"}
 _IN_ROLE = {"driver": "the driver", "ray_worker": "a Ray worker"}
@@ -82,9 +81,11 @@ def checkout_gap(case: Case) -> str:
     environment = case.record.environment
     if environment is None:
         return f"{ENVIRONMENT_FILE} does not say which checkout ran"
-    for module in MODULES:
+    modules = (*RUN_MODULES, consumer_of(case.job).package)
+    for module in modules:
         root = environment.import_roots.get(module)
-        state = next((state for state in environment.repositories if state.name == _REPOSITORY[module]), None)
+        tree = _REPOSITORY.get(module, "verl")
+        state = next((state for state in environment.repositories if state.name == tree), None)
         if not root or state is None:
             return f"{ENVIRONMENT_FILE} names no {'import root' if state else 'tree'} of {module}"
         if not is_below(root, state.root):
@@ -94,7 +95,7 @@ def checkout_gap(case: Case) -> str:
         failed = next((line for line in lines if line.error), None)
         if failed:
             return f"import of {failed.module} failed in the {spoken}: {failed.error}"
-        unseen = [module for module in MODULES if module not in {line.module for line in lines if line.file}]
+        unseen = [module for module in modules if module not in {line.module for line in lines if line.file}]
         if unseen:
             return f"no import of {', '.join(unseen)} proven in the {spoken}"
     return ""

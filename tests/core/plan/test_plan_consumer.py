@@ -1,0 +1,94 @@
+"""The plan of a change as the jobs of another consumer: what it runs, and what it refuses in its own words."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.plan.test_build import HOPPER
+from tests.core.plan.test_plan import POLICY, change
+from verl_e2e.core.consumer.consumers import CONSUMERS, variant_named
+from verl_e2e.core.consumer.skyrl import SKYRL
+from verl_e2e.core.consumer.verl import VERL
+from verl_e2e.core.model.jobs import Repository
+from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.settings import Axis
+from verl_e2e.core.plan.build import Sources, build_job
+from verl_e2e.core.plan.outline import JobOutline, Missing
+from verl_e2e.core.plan.plan import for_consumer, plan, with_parity
+from verl_e2e.core.plan.policy import Feature
+
+SOURCES = Sources(bridge=Repository(path="/bridge", commit="a" * 40), verl=Repository(path="/skyrl", commit=SKYRL.pin))
+ALL = plan(change("src/megatron/bridge/peft/lora.py"), POLICY, [*Level])
+SKYRLS = for_consumer(with_parity(ALL, POLICY), SKYRL, POLICY)
+BY_ID = {job.id: job for job in SKYRLS.jobs}
+
+
+def test_every_level_has_a_job_that_runs_or_a_refusal_in_skyrls_words() -> None:
+    runs = {job.variant.level for job in SKYRLS.jobs if not job.obstacles}
+    assert runs == {*Level} - {Level.MEGATRON_FSDP}
+    refused = [job for job in SKYRLS.jobs if job.variant.level is Level.MEGATRON_FSDP]
+    assert refused
+    for job in refused:
+        assert [item.missing for item in job.obstacles] == [Missing.CONSUMER]
+        assert job.uncoverable == "SkyRL refuses it: Invalid fields {'use_megatron_fsdp'} for MegatronDDPConfig"
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    [
+        ("0-lora-ddp", 1),
+        ("0-adapters", 1),
+        ("1-resume", 1),
+        ("2-dense", 4),
+        ("2-tensor", 2),
+        ("2-data", 2),
+        ("2-dp2-parity", 2),
+        ("2-pp2-tied-parity", 2),
+        ("4-feature-recompute", 1),
+        ("4-feature-canonical", 1),
+        ("5-signal", 1),
+    ],
+)
+def test_a_job_of_skyrl_is_complete(name: str, gpus: int) -> None:
+    job = build_job(BY_ID[name], policy=POLICY, site=HOPPER, sources=SOURCES)
+    assert (job.consumer, job.script, job.gpu_count) == ("skyrl", SKYRL.script, gpus)
+    assert job.wrapper.keys() == SKYRL.base.keys()
+    assert "trainer.strategy=megatron" in job.overrides
+    assert job.expected["trainer.strategy"] == "megatron"
+    assert not any("actor_rollout_ref" in text for text in (*job.overrides, *job.site.overrides, *job.expected))
+    assert job.site.wrapper == {}
+
+
+def test_a_feature_must_show_in_the_configuration() -> None:
+    job = build_job(BY_ID["4-feature-recompute"], policy=POLICY, site=HOPPER, sources=SOURCES)
+    (feature,) = job.features
+    assert feature.active_when == {"trainer.gradient_checkpointing": True}
+    canonical = build_job(BY_ID["4-feature-canonical"], policy=POLICY, site=HOPPER, sources=SOURCES)
+    assert canonical.features[0].active_when == {
+        "trainer.policy.megatron_config.lora_config.lora_type": "canonical_lora"
+    }
+
+
+def smoke_as(**changes: object) -> JobOutline:
+    """Level 0's job of verl with something else in it, as SkyRL's."""
+    (smoke,) = (job for job in ALL.jobs if job.id == "0-lora-ddp")
+    planned = replace(ALL, jobs=(replace(smoke, reason="asked for", **changes),))  # type: ignore[arg-type]
+    return for_consumer(planned, SKYRL, POLICY).jobs[0]
+
+
+def test_a_feature_that_the_policy_describes_for_verl_alone_is_not_guessed() -> None:
+    job = smoke_as(features=(Feature(feature="fp8", reason="of verl", overrides=("++a.b=1",)),))
+    assert job.uncoverable == "the policy says how verl switches fp8 on, and not how SkyRL does"
+
+
+def test_a_virtual_pipeline_is_skipped_with_skyrls_reason() -> None:
+    assert "virtual_pipeline_model_parallel_size" in smoke_as(variant=variant_named("2-vpp")).uncoverable
+    assert (
+        "share_expert_adapters"
+        in smoke_as(variant=Variant(Level.SMOKE, "derived", 1), settings={Axis.ADAPTER_SHARING: "outer"}).uncoverable
+    )
+
+
+def test_the_plan_of_verl_is_its_own() -> None:
+    assert [*CONSUMERS] == [VERL.name, SKYRL.name]
+    assert all(job.consumer == "verl" for job in ALL.jobs)
