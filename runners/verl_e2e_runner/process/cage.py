@@ -117,7 +117,7 @@ def inherited(base: Mapping[str, str], *, wrapper_reads: Iterable[str] = ()) -> 
     """The part of `base` that a run inherits.
 
     Dropped are secrets, what belongs to the machine's services, what would change how bash, Python or Ray start, and
-    the variables that the wrapper reads (a stray COMMON_TP in the runner's shell must not alter a job), but for those
+    the variables that the wrapper reads (a stray one in the runner's shell must not alter a job), but for those
     of the host.
     """
     shadowed = {

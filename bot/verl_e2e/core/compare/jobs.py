@@ -6,25 +6,21 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from verl_e2e.core.consumer.verl import DETERMINISTIC, DISTINCT_SAMPLES, expected_config
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.model.access import Slowdown
 from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, Job
+from verl_e2e.core.model.jobs import Checkpoint, Job
 from verl_e2e.core.model.levels import Level
-from verl_e2e.core.model.settings import expected_of_overrides
+from verl_e2e.core.model.settings import Axis, expected_of_overrides
 from verl_e2e.core.text.escape import one_line
 
-_SIZE_VARIABLE = re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)")
-_VIRTUAL_VARIABLE = re.compile(r"[A-Z]+_VPP")
-_SIZE_KEY = re.compile(r"\+{0,2}([\w.]*_parallel_size|trainer\.(n_gpus_per_node|nnodes))")
-_MICRO_BATCH_KEY = re.compile(r"\+{0,2}[\w.]+\.ppo_(infer_)?max_token_len_per_gpu")
 _MOST_VALUE = 100
 UNSHARDED, KNOWN_GOOD = "unsharded", "known-good"
 
 
 def is_parity(job: Job) -> bool:
     """Whether a job is to be compared with its unsharded run: all samples differ, and are the same in both."""
-    return {*DETERMINISTIC, *DISTINCT_SAMPLES} <= {*job.overrides}
+    return consumer_of(job).comparing.parity <= {*job.overrides}
 
 
 def begins_equal(job: Job) -> bool:
@@ -34,7 +30,7 @@ def begins_equal(job: Job) -> bool:
     by itself.
     """
     sizes = [value for key, value in job.expected.items() if key.endswith("parallel_size")]
-    return is_parity(job) and (job.wrapper.get("LORA_RANK") == "0" or all(size in (1, None) for size in sizes))
+    return is_parity(job) and (_trains_all(job) or all(size in (1, None) for size in sizes))
 
 
 def unsharded(job: Job) -> Job:
@@ -43,25 +39,33 @@ def unsharded(job: Job) -> Job:
     Its data-parallel size is 1 as well. It is a job of level 0, for it proves no more than that by itself, and it
     leaves the focused Bridge tests to the job that it is compared with.
     """
-    wrapper = {**job.site.wrapper, **job.wrapper}
-    wrapper |= {name: "1" for name in wrapper if _SIZE_VARIABLE.fullmatch(name)}
-    wrapper |= {name: "null" for name in wrapper if _VIRTUAL_VARIABLE.fullmatch(name)}
-    if job.script == WRAPPER_SCRIPT:
-        wrapper["NUM_GPUS"] = "1"
+    consumer = consumer_of(job)
+    rules, wrapper = consumer.comparing, {**job.site.wrapper, **job.wrapper}
+    for sizes, one in rules.sizes:
+        wrapper |= {name: one for name in wrapper if sizes.fullmatch(name)}
+    if job.script == consumer.script:
+        wrapper[rules.gpus] = "1"
     # What fills the stages of a pipeline goes too; a bound of the site is for the memory of its GPUs.
-    filling = {item for item in job.overrides if _MICRO_BATCH_KEY.fullmatch(_key(item))} - {*job.site.overrides}
-    overrides = tuple(item for item in job.overrides if not _SIZE_KEY.fullmatch(_key(item)) and item not in filling)
+    filling = {item for item in job.overrides if rules.filling.fullmatch(_key(item))} - {*job.site.overrides}
+    overrides = tuple(
+        item for item in job.overrides if not rules.size_keys.fullmatch(_key(item)) and item not in filling
+    )
     return _reference(job, UNSHARDED, wrapper, overrides, gpu_count=1, needs=job.site.needs_of(1))
 
 
 def through_mbridge(job: Job) -> Job | None:
-    """The same training through verl's older bridge; None where the site asks for none or that bridge cannot train it.
-
-    verl refuses adapters with it (MegatronEngine).
+    """The same training through the consumer's older bridge; None where it has none, the site asks for none, or that
+    bridge cannot train it: verl refuses adapters with it (MegatronEngine).
     """
-    wrapper = {**job.wrapper, "VANILLA_MBRIDGE": "True"}
-    able = job.site.known_good and is_parity(job) and job.wrapper.get("LORA_RANK") == "0"
-    return _reference(job, KNOWN_GOOD, wrapper, job.overrides) if able else None
+    older = consumer_of(job).comparing.older_bridge
+    if older is None or not (job.site.known_good and is_parity(job) and _trains_all(job)):
+        return None
+    return _reference(job, KNOWN_GOOD, {**job.wrapper, **older.wrapper}, job.overrides)
+
+
+def _trains_all(job: Job) -> bool:
+    """Whether the whole model is trained, and no adapter."""
+    return consumer_of(job).text(Axis.ADAPTER_RANK, job.wrapper, "") == "0"
 
 
 def _reference(job: Job, variant: str, wrapper: dict[str, str], overrides: tuple[str, ...], **more: object) -> Job:
@@ -82,8 +86,8 @@ def _reference(job: Job, variant: str, wrapper: dict[str, str], overrides: tuple
     }
     gone = {_key(override).lstrip("+") for override in {*job.overrides} - {*overrides}}
     kept = {key: value for key, value in job.expected.items() if key not in gone}
-    whole = job.script == WRAPPER_SCRIPT
-    shown = expected_config(wrapper, overrides) if whole else expected_of_overrides(overrides)
+    consumer = consumer_of(job)
+    shown = consumer.expected(wrapper, overrides) if job.script == consumer.script else expected_of_overrides(overrides)
     expected = dict(sorted({**kept, **shown}.items()))
     update = {**changes, "wrapper": wrapper, "overrides": overrides, "expected": expected}
     return Job.model_validate({**job.model_dump(), **update})
@@ -125,48 +129,36 @@ def _values(document: object, key: str = "") -> Iterator[tuple[str, object]]:
         yield key, document
 
 
-# What changes no number of a training: watching, saving, paths, and how many steps it takes.
-_PLACE_VARIABLE = re.compile(
-    r".*_(PATH|FILES|OFFLOAD)|TOTAL_TRAIN_STEPS|SAVE_FREQ|TEST_FREQ|VAL_BEFORE_TRAIN|RESUME_MODE|PROFILE_.*"
-    r"|VERL_USE_UV|MODEL_ID|SKIP_SAVE_HF_MODEL"
-)
-_PLACE_OVERRIDE = re.compile(
-    r"\+{0,2}(trainer\.(?!n_gpus_per_node|nnodes)|ray_kwargs\.|data\.(train|val)_files|global_profiler\."
-    r"|[\w.]*(_offload|gpu_memory_utilization|kv_cache_memory_bytes|num_workers|checkpoint\.[\w.]+|_path)(?==))"
-)
-# What the first rollout and the weights behind it do not depend on: sizes, how a batch is divided, and rates that only
-# later steps feel.
-_SCALE_VARIABLE = re.compile(r".*_(TP|PP|VPP|CP|EP|ETP)|NUM_GPUS")
-_SCALE_OVERRIDE = re.compile(
-    r"\+{0,2}[\w.]*(parallel_size|\.optim\.lr|n_gpus_per_node|nnodes|ppo_(?:infer_)?max_token_len_per_gpu)="
-)
-
-
 def probe_digest(job: Job) -> str:
     """What decides a probe's measurements, as a SHA-256 digest: the same on every host and at every Bridge commit.
 
     A local checkpoint counts by its model id and the name of its folder, for its place differs between hosts.
     """
-    return _digest(
-        job,
-        re.compile(f"{_PLACE_VARIABLE.pattern}|{_SCALE_VARIABLE.pattern}"),
-        re.compile(f"{_PLACE_OVERRIDE.pattern}|{_SCALE_OVERRIDE.pattern}"),
+    rules = consumer_of(job).comparing
+    variables, overrides = (
+        re.compile(f"{place.pattern}|{scale.pattern}") for place, scale in zip(rules.places, rules.scales, strict=True)
     )
+    return _digest(job, variables, overrides)
 
 
 def training_digest(job: Job) -> str:
     """What decides every number of a training at one Bridge and verl commit: two runs of it differ by noise alone."""
     commits = {"gpus": job.gpu_count, "bridge": job.bridge.commit, "verl": job.verl.commit}
-    return _digest(job, _PLACE_VARIABLE, _PLACE_OVERRIDE, **commits)
-
-
-_PATHS = re.compile(r".*_(PATH|FILES)|MODEL_ID"), re.compile(r"\+{0,2}(data\.(train|val)_files|[\w.]*_path)=")
+    variables, overrides = consumer_of(job).comparing.places
+    return _digest(job, variables, overrides, **commits)
 
 
 def settings_digest(job: Job) -> str:
     """What decides the time and the memory of a training at one verl commit: all that it is asked to do but paths."""
     process = sorted(job.process.items())
-    return _digest(job, *_PATHS, gpus=job.gpu_count, verl=job.verl.commit, steps=job.steps, process=process)
+    return _digest(
+        job,
+        *consumer_of(job).comparing.paths,
+        gpus=job.gpu_count,
+        verl=job.verl.commit,
+        steps=job.steps,
+        process=process,
+    )
 
 
 def _digest(job: Job, variables: re.Pattern[str], overrides: re.Pattern[str], **more: object) -> str:
@@ -194,9 +186,10 @@ def _named(chosen: Checkpoint) -> list[object]:
 def about(job: Job) -> str:
     """A probe in words, for the person who reads a bands file."""
     wrapper = {**job.site.wrapper, **job.wrapper}
-    lengths = "/".join(wrapper.get(name, "default") for name in ("MAX_PROMPT_LENGTH", "MAX_RESPONSE_LENGTH"))
+    consumer = consumer_of(job)
+    lengths = "/".join(wrapper.get(name, "default") for name in consumer.comparing.lengths)
     random = ", random weights" if job.checkpoint.is_random else ""
     return (
-        f"{job.checkpoint.model_id}{random}, LoRA rank {wrapper.get('LORA_RANK', '0')}, "
+        f"{job.checkpoint.model_id}{random}, LoRA rank {consumer.text(Axis.ADAPTER_RANK, wrapper, '0')}, "
         f"{wrapper.get('ENGINE', 'vllm')}, lengths {lengths}"
     )

@@ -106,6 +106,8 @@ class ConfigKey(StrEnum):
     REWARD_MODEL = auto()
     REWARD_MODEL_PATH = auto()
     MODEL_PATH = auto()
+    # What trains the policy; `megatron` in every job.
+    STRATEGY = auto()
 
 
 class HookPoint(StrEnum):
@@ -344,6 +346,35 @@ class LogForms:
     step_example: str
 
 
+# A pattern of variables, whole names, and one of overrides, from their start.
+NamePatterns = tuple[re.Pattern[str], re.Pattern[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparing:
+    """What of a job decides the numbers of its training, so that two jobs can be compared."""
+
+    # The overrides by which a job is known as one that is compared with its unsharded run.
+    parity: frozenset[str]
+    # Variables that hold parallel sizes, whole names, each with what it is on one GPU; and the one of a node's GPUs.
+    sizes: tuple[tuple[re.Pattern[str], str], ...]
+    gpus: str
+    # Keys of overrides that hold sizes, and those that only fill the stages of a pipeline: whole keys.
+    size_keys: re.Pattern[str]
+    filling: re.Pattern[str]
+    # What changes no number of a training: watching, saving, paths, and how many steps it takes.
+    places: NamePatterns
+    # What the first rollout and the weights behind it do not depend on: sizes, how a batch is divided, and rates that
+    # only later steps feel.
+    scales: NamePatterns
+    # What changes neither time nor memory: paths alone.
+    paths: NamePatterns
+    # The variables of the longest prompt and response.
+    lengths: tuple[str, str]
+    # What makes it train through an older bridge of its own; None where it has none.
+    older_bridge: Setting | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
     """One training program. A second one is one more value, and one `Launcher` in the runner."""
@@ -415,6 +446,7 @@ class Consumer:
     proves: str
     # What a reader of the card looks for beside the adapter's rank and the parallel sizes, by a short name.
     shown: tuple[tuple[str, ConfigKey], ...]
+    comparing: Comparing
     # What makes a job that saves train in one go.
     never_saves: Setting
 
@@ -423,6 +455,8 @@ class Consumer:
     # none.
     metrics: Mapping[Quantity, tuple[str, ...]]
 
+    # What a name of a metric of reinforcement learning begins with, whatever the estimator.
+    of_rl: tuple[str, ...]
     # Metrics that only an update of the policy prints, and those of a run that set out to train at all.
     of_updates: tuple[str, ...]
     of_training: tuple[str, ...]

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from verl_e2e.core.consumer.consumer import (
     AxisSetting,
+    Comparing,
     ConfigKey,
     Consumer,
     Hook,
@@ -337,6 +338,30 @@ _ASYNC_CALLS = Patch(
     reason="Megatron-LM removed `strategies.base` (a2496aa175); SkyRL only keeps its own queue of saves there.",
 )
 
+_COMPARING = Comparing(
+    parity=frozenset({"trainer.dump_data_batch=true"}),
+    sizes=((re.compile(r"[A-Z_]+_PARALLEL_SIZE"), "1"),),
+    gpus="NUM_GPUS_PER_NODE",
+    size_keys=re.compile(r"[\w.]*(_parallel_size|_num_gpus_per_node|_num_nodes|\.num_engines)"),
+    filling=re.compile(r"(?!)"),
+    places=(
+        re.compile(r"MAX_TRAINING_STEPS|CKPT_INTERVAL|RESUME_MODE|EVAL_.*"),
+        re.compile(
+            r"trainer\.(?:(?:ckpt|export|log)_path|logger|dump_data_batch|hf_save_interval|epochs|enable_ray_gpu_monitor)="
+            r"|data\.(?:train|val)_data=|[\w.]*(?:gpu_memory_utilization|\.path)="
+        ),
+    ),
+    scales=(
+        re.compile(r"[A-Z_]+_PARALLEL_SIZE|NUM_GPUS_PER_NODE"),
+        re.compile(
+            r"[\w.]*(?:_parallel_size|_num_gpus_per_node|_num_nodes|\.num_engines|optimizer_config\.lr"
+            r"|micro_(?:train|forward)_batch_size_per_gpu)="
+        ),
+    ),
+    paths=(re.compile(r"(?!)"), re.compile(r"trainer\.(?:ckpt|export|log)_path=|data\.\w+=|[\w.]*\.path=")),
+    lengths=("MAX_PROMPT_LENGTH", "MAX_GENERATE_LENGTH"),
+)
+
 SKYRL = Consumer(
     name="skyrl",
     title="SkyRL",
@@ -398,6 +423,7 @@ SKYRL = Consumer(
             ConfigKey.RESUMES: "trainer.resume_mode",
             ConfigKey.NODES: "trainer.placement.policy_num_nodes",
             ConfigKey.GPUS_PER_NODE: "trainer.placement.policy_num_gpus_per_node",
+            ConfigKey.STRATEGY: "trainer.strategy",
             ConfigKey.MODEL_PATH: "trainer.policy.model.path",
         }
     ),
@@ -409,11 +435,13 @@ SKYRL = Consumer(
         ("max_generate_length", ConfigKey.RESPONSE_LENGTH),
         ("ckpt_interval", ConfigKey.SAVE_EVERY),
     ),
+    comparing=_COMPARING,
     never_saves=Setting({"CKPT_INTERVAL": "-1", "RESUME_MODE": "none"}),
     log=SKYRL_LOG,
     metrics=MappingProxyType(_METRICS),
     of_updates=("policy/policy_loss", "policy/final_loss", "policy/grad_norm", "policy/policy_kl"),
     of_training=("policy/policy_entropy",),
+    of_rl=("policy/", "reward/", "generate/", "loss/avg_"),
     no_samples=(("generate/avg_num_tokens", 0.0, "every response is empty"),),
     roles=_ROLES,
     hooks=_HOOKS,

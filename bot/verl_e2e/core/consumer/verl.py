@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from verl_e2e.core.consumer.consumer import (
     AxisSetting,
+    Comparing,
     ConfigKey,
     Consumer,
     Hook,
@@ -432,8 +433,57 @@ _KEYS = {
     ConfigKey.REWARD_FUNCTION: "reward.custom_reward_function.path",
     ConfigKey.REWARD_MODEL: "reward.reward_model.enable",
     ConfigKey.REWARD_MODEL_PATH: "reward.reward_model.model_path",
+    ConfigKey.STRATEGY: f"{_ACTOR}.strategy",
     ConfigKey.MODEL_PATH: "actor_rollout_ref.model.path",
 }
+
+# Variables that come before those of the table of settings.
+_ALSO = {"COMMON_TP": ("TRAIN_TP",), "INFER_TP": ("ROLLOUT_TP",)}
+# verl sets these itself before it prints its configuration.
+SET_BY_VERL = frozenset({"trainer.device", "transfer_queue.enable"})
+# Scripts other than the wrapper use these names for something else: an override on the command line outranks them.
+COMMON_NAMES = frozenset({"NUM_GPUS", "TEST_FREQ", "VAL_BEFORE_TRAIN"})
+
+
+def variables_of_keys() -> Mapping[str, tuple[str, ...]]:
+    """Each key of the configuration with the variables that decide it, the most particular one first."""
+    found = {_KEYS[ConfigKey.MODEL_PATH]: ("MODEL_PATH",)}
+    for name, variable in WRAPPER.items():
+        for key in variable.keys:
+            role = next((role for role in _ROLES if key.startswith(f"{role}.megatron.")), "").rpartition(".")[2]
+            own = [name.replace("COMMON", role.upper())] if role and name.startswith("COMMON_") else []
+            found[key] = (*own, *_ALSO.get(name, ()), name)
+    return found | {_KEYS[ConfigKey.CRITIC_ADAPTER_RANK]: ("CRITIC_LORA_RANK",)}
+
+
+VARIABLES_OF_KEYS = variables_of_keys()
+
+_COMPARING = Comparing(
+    parity=frozenset({*DETERMINISTIC, *DISTINCT_SAMPLES}),
+    sizes=((re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)"), "1"), (re.compile(r"[A-Z]+_VPP"), "null")),
+    gpus="NUM_GPUS",
+    size_keys=re.compile(r"\+{0,2}([\w.]*_parallel_size|trainer\.(n_gpus_per_node|nnodes))"),
+    filling=re.compile(r"\+{0,2}[\w.]+\.ppo_(infer_)?max_token_len_per_gpu"),
+    places=(
+        re.compile(
+            r".*_(PATH|FILES|OFFLOAD)|TOTAL_TRAIN_STEPS|SAVE_FREQ|TEST_FREQ|VAL_BEFORE_TRAIN|RESUME_MODE|PROFILE_.*"
+            r"|VERL_USE_UV|MODEL_ID|SKIP_SAVE_HF_MODEL"
+        ),
+        re.compile(
+            r"\+{0,2}(trainer\.(?!n_gpus_per_node|nnodes)|ray_kwargs\.|data\.(train|val)_files|global_profiler\."
+            r"|[\w.]*(_offload|gpu_memory_utilization|kv_cache_memory_bytes|num_workers|checkpoint\.[\w.]+|_path)(?==))"
+        ),
+    ),
+    scales=(
+        re.compile(r".*_(TP|PP|VPP|CP|EP|ETP)|NUM_GPUS"),
+        re.compile(
+            r"\+{0,2}[\w.]*(parallel_size|\.optim\.lr|n_gpus_per_node|nnodes|ppo_(?:infer_)?max_token_len_per_gpu)="
+        ),
+    ),
+    paths=(re.compile(r".*_(PATH|FILES)|MODEL_ID"), re.compile(r"\+{0,2}(data\.(train|val)_files|[\w.]*_path)=")),
+    lengths=("MAX_PROMPT_LENGTH", "MAX_RESPONSE_LENGTH"),
+    older_bridge=Setting({"VANILLA_MBRIDGE": "True"}),
+)
 
 VERL = Consumer(
     name="verl",
@@ -475,6 +525,7 @@ VERL = Consumer(
         ("response_length", ConfigKey.RESPONSE_LENGTH),
         ("save_freq", ConfigKey.SAVE_EVERY),
     ),
+    comparing=_COMPARING,
     never_saves=Setting({"SAVE_FREQ": "-1", "RESUME_MODE": "disable"}),
     log=LOG,
     metrics=MappingProxyType(_METRICS),
@@ -483,6 +534,7 @@ VERL = Consumer(
         *("critic/grad_norm", "critic/vf_loss", "timing_s/update_critic", "timing_s/old_log_prob", "actor/entropy"),
     ),
     no_samples=_NO_SAMPLES,
+    of_rl=("actor/", "critic/", "rollout", "response", "prompt_length/", "training/", "reward", "timing_s/gen"),
     roles=_PROCESSES,
     hooks=_HOOKS,
 )

@@ -289,7 +289,7 @@ class LogFacts:
     progress: ProgressBar | None = None
     # The last bar of an SFT trainer, counted over all epochs.
     epochs: ProgressBar | None = None
-    # The last `Training Progress: 100%` or `Final validation metrics` line of the latest run.
+    # The last line of the latest run by which its training is complete.
     completed_at: Excerpt | None = None
     # What each adapter says about its parameters.
     adapters: tuple[AdapterReport, ...] = ()

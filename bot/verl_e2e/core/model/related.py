@@ -27,7 +27,7 @@ class Role(StrEnum):
 
     # The same steps without save and resume.
     UNINTERRUPTED = "uninterrupted"
-    # The same job with SAVE_FREQ=-1.
+    # The same job, which never saves.
     WITHOUT_SAVE = "without_save"
     # The same job on the merge base.
     MERGE_BASE = "merge_base"

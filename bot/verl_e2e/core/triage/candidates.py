@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from verl_e2e.core.consumer.consumer import Quantity
-from verl_e2e.core.consumer.consumers import measured
+from verl_e2e.core.consumer.consumers import CONSUMERS, measured
 from verl_e2e.core.model.facts import Excerpt, LogFacts, LoggedError, TracebackRecord
 from verl_e2e.core.triage.origin import Origin, death_reason, error_origin
 
@@ -26,7 +26,7 @@ _OF_OTHERS = re.compile(
     r"^(?:train|sft|dpo|orpo|kto|rm|eval|pretrain)\w*/|^(?:train_)?(?:loss|lr|grad_norm|learning_rate)$|/(?:nll|ce)?_?loss$"
 )
 # What a step of RL prints, whatever its estimator and trainer.
-_OF_RL = ("actor/", "critic/", "rollout", "response", "prompt_length/", "training/", "reward", "timing_s/gen")
+_OF_RL = tuple(name for consumer in CONSUMERS.values() for name in consumer.of_rl)
 
 
 def ended_well(facts: LogFacts) -> bool:

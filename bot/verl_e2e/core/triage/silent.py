@@ -16,7 +16,7 @@ from itertools import chain
 
 from verl_e2e.core.consumer.consumer import ROLLOUT_FROM_FILE, ConfigKey, Quantity
 from verl_e2e.core.consumer.consumers import CONSUMERS, FIRST_NAMES, METRICS, measured
-from verl_e2e.core.consumer.verl import VERL, WRAPPER
+from verl_e2e.core.consumer.verl import COMMON_NAMES, SET_BY_VERL, VARIABLES_OF_KEYS, VERL
 from verl_e2e.core.log.printed import lookup, lora_rank, not_finite
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.facts import AskedSetting, Excerpt, LogFacts, StepMetrics
@@ -379,31 +379,10 @@ def _holds(entry: str, root: str) -> bool:
     return place == entry or (not entry.startswith(("/", "~", "$")) and place.endswith(f"/{entry.removeprefix('./')}"))
 
 
-_ACTOR, _REF, _CRITIC = VERL.models.values()
-_ROLES: Mapping[str, str] = {"ACTOR": _ACTOR, "REF": _REF, "CRITIC": _CRITIC}
+_ROLES: Mapping[str, str] = {model.upper(): root for model, root in VERL.models.items()}
 _ADAPTER, _CRITIC_ADAPTER = VERL.keys[ConfigKey.ADAPTER_RANK], VERL.keys[ConfigKey.CRITIC_ADAPTER_RANK]
 MODEL_PATH = VERL.keys[ConfigKey.MODEL_PATH]
 STEPS, SAVES, RESUMES = (VERL.keys[key] for key in (ConfigKey.STEPS, ConfigKey.SAVE_EVERY, ConfigKey.RESUMES))
-# Variables that come before those of the table of settings.
-_ALSO = {"COMMON_TP": ("TRAIN_TP",), "INFER_TP": ("ROLLOUT_TP",)}
-# verl sets these itself before it prints its configuration.
-_SET_BY_VERL = frozenset({"trainer.device", "transfer_queue.enable"})
-
-
-def _variables() -> Mapping[str, tuple[str, ...]]:
-    """Each key of the configuration with the variables of the wrapper that decide it, the most particular one first."""
-    found = {MODEL_PATH: ("MODEL_PATH",)}
-    for name, variable in WRAPPER.items():
-        for key in variable.keys:
-            role = next((role for role, root in _ROLES.items() if key.startswith(f"{root}.")), "")
-            own = [name.replace("COMMON", role)] if role and name.startswith("COMMON_") else []
-            found[key] = (*own, *_ALSO.get(name, ()), name)
-    return found | {_CRITIC_ADAPTER: ("CRITIC_LORA_RANK",)}
-
-
-VARIABLES = _variables()
-# Scripts other than the wrapper use these names for something else: an override on the command line outranks them.
-_COMMON_NAMES = frozenset({"NUM_GPUS", "TEST_FREQ", "VAL_BEFORE_TRAIN"})
 
 
 def not_as_asked(facts: LogFacts) -> FoundFault | None:
@@ -425,7 +404,7 @@ class _Wanted:
 
     def of_variable(self, key: str) -> AskedSetting | None:
         """The wrapper's variable that decides a key."""
-        names = VARIABLES.get(key, ())
+        names = VARIABLES_OF_KEYS.get(key, ())
         dummy = self._variables.get("USE_DUMMY_MODEL")
         if key == MODEL_PATH and dummy is not None and dummy.value == "True":
             names = ("DUMMY_MODEL_PATH",)
@@ -445,10 +424,10 @@ class _Wanted:
 
 def _dropped(wanted: _Wanted, _facts: LogFacts) -> Iterator[FoundFault]:
     """A variable that the command line, which was made from it, does not pass on."""
-    for key in VARIABLES:
+    for key in VARIABLES_OF_KEYS:
         variable, passed = wanted.of_variable(key), wanted.overrides.get(key, [])
         # A second override of the key is someone's own, and the last one counts.
-        if variable is None or len(passed) != 1 or variable.name in _COMMON_NAMES:
+        if variable is None or len(passed) != 1 or variable.name in COMMON_NAMES:
             continue
         if not is_as_wanted(read_value(passed[0].value), read_value(variable.value)):
             yield _against(variable, f"the command passes {key}={passed[0].value}", passed[0].at.line)
@@ -456,9 +435,9 @@ def _dropped(wanted: _Wanted, _facts: LogFacts) -> Iterator[FoundFault]:
 
 def _configured(wanted: _Wanted, facts: LogFacts) -> Iterator[FoundFault]:
     """A value of the printed configuration that is not the one asked for."""
-    for key in dict.fromkeys((*VARIABLES, *wanted.overrides)):
+    for key in dict.fromkeys((*VARIABLES_OF_KEYS, *wanted.overrides)):
         setting = wanted.get(key)
-        if setting is None or "." not in key or key in _SET_BY_VERL:
+        if setting is None or "." not in key or key in SET_BY_VERL:
             continue
         for config in facts.configs:
             found = lookup(config.values, key, UNREADABLE)

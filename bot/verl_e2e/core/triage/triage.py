@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
+from verl_e2e.core.consumer.consumer import ConfigKey
+from verl_e2e.core.consumer.consumers import CONSUMERS
 from verl_e2e.core.log.errors import EXIT_STATUS
 from verl_e2e.core.log.literals import STRATEGY_SIGN
 from verl_e2e.core.log.printed import lookup
@@ -96,7 +98,7 @@ class Triage:
     """Whether a change of Megatron-Bridge or Megatron-LM may have caused what blocked the run."""
 
 
-_ACTOR = "actor_rollout_ref.actor.strategy"
+_STRATEGIES = tuple(consumer.keys[ConfigKey.STRATEGY] for consumer in CONSUMERS.values())
 _MEGATRON = re.compile(r"megatron|mindspeed")
 _FRAME = re.compile(
     r"(?:^|/)workers/engine/(?!megatron|mindspeed)(\w+)/|(?:^|/)(fsdp|deepspeed|torchtitan|veomni|automodel)_(?:workers|sft_trainer)\.py:"
@@ -116,7 +118,7 @@ def other_backend(facts: LogFacts, calls: tuple[str, ...] = ()) -> str:
     if found is not None:
         name = str(next(group for group in found.groups() if group))
         return "fsdp" if name == "dp" else name
-    of_actor = (lookup(config.values, _ACTOR, None) for config in facts.configs)
+    of_actor = (lookup(config.values, key, None) for config in facts.configs for key in _STRATEGIES)
     strategies = [strategy for strategy in of_actor if isinstance(strategy, str)] or [
         sign.name.removeprefix(STRATEGY_SIGN) for sign in facts.signs if sign.name.startswith(STRATEGY_SIGN)
     ]
