@@ -276,7 +276,8 @@ def resolved_config(case: Case) -> Evidence:
     values, consumer = configs[-1].values or {}, consumer_of(case.job)
     named = {name: consumer.keys[key] for name, key in (*consumer.shown, ("lora_rank", ConfigKey.ADAPTER_RANK))}
     named |= {name: f"{consumer.policy}.{key}" for name, key in _SHOWN_SIZES.items()}
-    rest = ", ".join(f"{name}={lookup(values, key, NOT_PRINTED)}" for name, key in named.items())
+    shown_values = {name: lookup(values, key, NOT_PRINTED) for name, key in named.items()}
+    rest = ", ".join(f"{name}={value}" for name, value in shown_values.items() if value is not NOT_PRINTED)
     excerpt = f"{consumer.proves}, {rest}"
     return Evidence(State.MET, summary, case.log, configs[-1].line, excerpt)
 

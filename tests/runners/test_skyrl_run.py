@@ -1,0 +1,131 @@
+"""A whole run of a stand-in for SkyRL: its command, its processes' imports, its log and its card, without a GPU."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.runners.test_skyrl_launch import FILES, job_of
+from tests.runners.whole_runs import log_of, run_whole
+from tests.runners.world import STAND_IN_RAY, World, commit
+from verl_e2e.adapters.files.folders import run_folders
+from verl_e2e.app.judge_folder import judge_folders
+from verl_e2e.core.judge.criteria.table import Criterion
+from verl_e2e.core.judge.verdict_document import Verdict
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.jobs import Job, Repository
+from verl_e2e.core.model.outcome import Result
+
+pytestmark = [pytest.mark.host]
+
+# What SkyRL's entry point does, in one process; `printed` are the lines of its training.
+MAIN = """
+import json, os, sys
+import megatron.core, megatron.bridge, skyrl
+from skyrl.train.config import SkyRLTrainConfig
+
+def block(value, indent=0):
+    for key, item in sorted(value.items()):
+        if isinstance(item, dict):
+            print(" " * indent + f"{{key}}:")
+            block(item, indent + 2)
+        else:
+            print(" " * indent + f"{{key}}: {{json.dumps(item)}}")
+
+config = SkyRLTrainConfig.from_cli_overrides([item for item in sys.argv[1:] if "override_entrypoint" not in item])
+head = "2026-11-28 08:00:00.123 | INFO     | skyrl.train.entrypoints.main_base:_setup_trainer:258 - "
+print("2026-11-28 08:00:00,000 INFO worker.py:2013 -- Started a local Ray instance.")
+print(head, end="")
+block({{"data": {{"train_data": None}}, "environment": config.environment, "generator": config.generator,
+       "trainer": {{**config.trainer}}}})
+print()
+said = "2026-11-28 08:00:00.123 | INFO     | skyrl.train.trainer:train:601 - "
+for line in {printed!r}:
+    print(line.replace("SAID ", said), flush=True)
+"""
+STEP = {
+    "policy/grad_norm": 6.65,
+    "policy/policy_loss": 0.02,
+    "policy/policy_entropy": 5.67,
+    "policy/policy_kl": 0.001,
+    "policy/policy_lr": 0.000001,
+    "policy/rollout_train_logprobs_abs_diff_mean": 0.004,
+    "reward/avg_raw_reward": 6.0,
+    "loss/avg_raw_advantages_abs": 0.8,
+    "generate/avg_num_tokens": 63.5,
+    "trainer/global_step": 1,
+    "timing/step": 41.2,
+    "timing/generate": 11.2,
+}
+BAR = "Training Batches Processed: 100%|###| 1/1 [00:01<00:00,  1.0s/it]"
+DONE = "SAID Training done!"
+NOTHING_LEARNED = {"policy__grad_norm": 0.0, "loss__avg_raw_advantages_abs": 0.0}
+BUILT = " > number of parameters on (tensor, pipeline) model parallel rank (0, 0): 1000000"
+
+
+def step(**changed: float) -> str:
+    """The line of a step, some of its metrics with another value."""
+    named = {name.replace("__", "/"): value for name, value in changed.items()}
+    return "[verl-e2e] metrics of step 1: " + json.dumps({**STEP, **named})
+
+
+def run_of(world: World, folder: Path, environ: Mapping[str, str], printed: tuple[str, ...]) -> tuple[Job, Verdict]:
+    """A run whose SkyRL prints these lines, and its verdict."""
+    files = {**FILES, "skyrl/train/entrypoints/__init__.py": "", "skyrl-gym/skyrl_gym/__init__.py": ""}
+    files |= {"skyrl/train/entrypoints/main_base.py": MAIN.format(printed=printed), "ray.py": STAND_IN_RAY}
+    skyrl = folder / "skyrl"
+    sha = commit(skyrl, files)
+    base = world.job()
+    job = job_of(skyrl, "0-lora-ddp").model_copy(
+        update={
+            "verl": Repository(path=str(skyrl), commit=sha),
+            "bridge": base.bridge,
+            "checkpoint": base.checkpoint,
+            "data": base.data,
+            "site": base.site.model_copy(update={"python": sys.executable}),
+            "bridge_tests": (),
+        }
+    )
+    run_whole(job, folder / "out", environ)
+    (verdict,) = judge_folders(run_folders(), folder / "out")
+    return job, verdict
+
+
+def state_of(verdict: Verdict, criterion: Criterion) -> State:
+    return next(item.state for item in verdict.evidence if item.criterion == criterion)
+
+
+def test_a_run_is_started_recorded_and_judged_by_what_it_shows(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    job, verdict = run_of(world, tmp_path, environ, (BUILT, step(), BAR, DONE))
+    assert "Training done!" in log_of(tmp_path / "out")
+    # Its processes had no fingerprints: what they would show is missing, and nothing else is wrong.
+    assert (verdict.result, job.consumer) == (Result.BLOCKED, "skyrl")
+    shown = (Criterion.RESOLVED_CONFIG, Criterion.STEPS_COMPLETED, Criterion.GRADIENTS, Criterion.ROLLOUT_AGREEMENT)
+    for criterion in shown:
+        assert state_of(verdict, criterion) is State.MET, criterion
+    assert not [item for item in verdict.evidence if item.state is State.BROKEN]
+
+
+@pytest.mark.parametrize(
+    ("printed", "result", "words"),
+    [
+        ((BUILT, BAR, DONE), Result.BLOCKED, "metrics"),
+        (
+            (BUILT, step(policy__grad_norm=0.0, loss__avg_raw_advantages_abs=0.0), BAR, DONE),
+            Result.FAIL,
+            "grad_norm is 0",
+        ),
+        ((BUILT, step(policy__rollout_train_logprobs_abs_diff_mean=0.9), BAR, DONE), Result.FAIL, "differ by 0.90000"),
+        ((BUILT, step(), "SAID No checkpoint found, starting training from scratch"), Result.BLOCKED, ""),
+    ],
+)
+def test_a_hollow_run_is_never_a_pass(
+    world: World, tmp_path: Path, environ: dict[str, str], printed: tuple[str, ...], result: Result, words: str
+) -> None:
+    _, verdict = run_of(world, tmp_path, environ, printed)
+    assert verdict.result is result
+    assert words in verdict.sentence
