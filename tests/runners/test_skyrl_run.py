@@ -42,8 +42,15 @@ block({{"data": {{"train_data": None}}, "environment": config.environment, "gene
        "trainer": {{**config.trainer}}}})
 print()
 said = "2026-11-28 08:00:00.123 | INFO     | skyrl.train.trainer:train:601 - "
-for line in {printed!r}:
-    print(line.replace("SAID ", said), flush=True)
+resumes = config.trainer["resume_mode"] == "latest"
+saved = config.trainer["ckpt_path"] + "/global_step_1"
+for line in {resumed!r} if resumes else {printed!r}:
+    print(line.replace("SAID ", said).replace("SAVED", saved), flush=True)
+if config.trainer["ckpt_interval"] == 1 and not resumes:
+    os.makedirs(saved + "/policy")
+    for name in ("__0_0.distcp", "adapter_tp0_pp0_cp0_dp0_ep0_etp0.pt", "metadata.json"):
+        open(saved + "/policy/" + name, "w").write("x")
+    open(config.trainer["ckpt_path"] + "/latest_ckpt_global_step.txt", "w").write("1")
 """
 STEP = {
     "policy/grad_norm": 6.65,
@@ -65,20 +72,31 @@ NOTHING_LEARNED = {"policy__grad_norm": 0.0, "loss__avg_raw_advantages_abs": 0.0
 BUILT = " > number of parameters on (tensor, pipeline) model parallel rank (0, 0): 1000000"
 
 
-def step(**changed: float) -> str:
+def step(number: int = 1, **changed: float) -> str:
     """The line of a step, some of its metrics with another value."""
     named = {name.replace("__", "/"): value for name, value in changed.items()}
-    return "[verl-e2e] metrics of step 1: " + json.dumps({**STEP, **named})
+    return f"[verl-e2e] metrics of step {number}: " + json.dumps({**STEP, "trainer/global_step": number, **named})
 
 
-def run_of(world: World, folder: Path, environ: Mapping[str, str], printed: tuple[str, ...]) -> tuple[Job, Verdict]:
-    """A run whose SkyRL prints these lines, and its verdict."""
+def run_of(
+    world: World,
+    folder: Path,
+    environ: Mapping[str, str],
+    printed: tuple[str, ...],
+    *,
+    name: str = "0-lora-ddp",
+    resumed: tuple[str, ...] = (),
+) -> tuple[Job, Verdict]:
+    """A run whose SkyRL prints these lines, others when it resumes, and its verdict."""
     files = {**FILES, "skyrl/train/entrypoints/__init__.py": "", "skyrl-gym/skyrl_gym/__init__.py": ""}
-    files |= {"skyrl/train/entrypoints/main_base.py": MAIN.format(printed=printed), "ray.py": STAND_IN_RAY}
+    files |= {
+        "skyrl/train/entrypoints/main_base.py": MAIN.format(printed=printed, resumed=resumed),
+        "ray.py": STAND_IN_RAY,
+    }
     skyrl = folder / "skyrl"
     sha = commit(skyrl, files)
     base = world.job()
-    job = job_of(skyrl, "0-lora-ddp").model_copy(
+    job = job_of(skyrl, name).model_copy(
         update={
             "verl": Repository(path=str(skyrl), commit=sha),
             "bridge": base.bridge,
@@ -129,3 +147,25 @@ def test_a_hollow_run_is_never_a_pass(
     _, verdict = run_of(world, tmp_path, environ, printed)
     assert verdict.result is result
     assert words in verdict.sentence
+
+
+SAVED = "SAID Successfully saved checkpoint for global_step_1 to: SAVED"
+LOADED = (
+    "SAID Loading checkpoint from: SAVED",
+    "SAID Resuming from global_step: 1",
+    "Loaded optimizer state dict.",
+    "Loaded 24 LoRA adapters from SAVED/policy/adapter_tp0_pp0_cp0_dp0_ep0_etp0.pt.",
+)
+SCRATCH = ("SAID No checkpoint found, starting training from scratch",)
+
+
+@pytest.mark.parametrize(("loaded", "state"), [(LOADED, State.MET), (SCRATCH, State.BROKEN), ((), State.MISSING)])
+def test_level_1_saves_and_resumes_by_log_and_files(
+    world: World, tmp_path: Path, environ: dict[str, str], loaded: tuple[str, ...], state: State
+) -> None:
+    first = (BUILT, SAVED, step(timing__save_checkpoints=1.5), BAR, DONE)
+    second = (BUILT, *loaded, step(2), BAR.replace("1/1", "2/2"), DONE)
+    _, verdict = run_of(world, tmp_path, environ, first, name="1-resume", resumed=second)
+    (found,) = (item for item in verdict.evidence if item.criterion == Criterion.RESUMED)
+    assert found.state is state, found.summary
+    assert verdict.result is not Result.PASS

@@ -29,6 +29,7 @@ import psutil
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ValidationError
 
+from verl_e2e.core.consumer.consumers import CONSUMERS
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import BASE_RECORDS, HEAD_RECORDS, RunOrder
@@ -43,7 +44,6 @@ from verl_e2e.core.model.record import (
     METRICS_FILE,
     SIGNATURE_FILE,
     SUSPECTS_WORD,
-    TRACKER,
     CheckpointFile,
     CheckpointListing,
     Checkpoints,
@@ -473,6 +473,10 @@ HASHED_BYTES = 1 << 20
 _TRACKER_BYTES = 64
 
 
+# What a consumer writes the number of the last step into whose checkpoint is complete.
+_TRACKERS = frozenset(consumer.checkpoint.tracker for consumer in CONSUMERS.values())
+
+
 @dataclass(slots=True)
 class CheckpointLister:
     """Writes `checkpoints.json` again after each phase."""
@@ -508,7 +512,7 @@ def listing(folder: Path, after: str) -> CheckpointListing:
                 files.append(
                     CheckpointFile(path=name, size=found.st_size, modified_ns=found.st_mtime_ns, sha256=digest)
                 )
-    trackers = {file.path: "" for file in files if Path(file.path).name == TRACKER}
+    trackers = {file.path: "" for file in files if Path(file.path).name in _TRACKERS}
     for name in trackers:
         with suppress(OSError), (folder / name).open("rb") as opened:
             trackers[name] = opened.read(_TRACKER_BYTES).decode(errors="replace").strip()

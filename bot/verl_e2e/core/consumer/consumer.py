@@ -376,6 +376,24 @@ class Comparing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointForm:
+    """What a checkpoint consists of, and how the log says that it was loaded. Paths are below the model's folder."""
+
+    # The folder of each trained model below `global_step_N`.
+    folders: Mapping[str, str]
+    # The files of the weights, with adapters and without, and of the optimizer: whole paths.
+    adapters: re.Pattern[str]
+    weights: re.Pattern[str]
+    optimizer: re.Pattern[str]
+    # What is written last: relative to the model's folder, as the weights are.
+    last: str
+    # The file beside the steps that names the latest one.
+    tracker: str
+    # Which of `weights` and `optimizer state` of a model a line says were loaded, at a step.
+    loaded: Callable[[str, int, str], frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
     """One training program. A second one is one more value, and one `Launcher` in the runner."""
 
@@ -434,6 +452,7 @@ class Consumer:
     # Whether a job writes checkpoints.
     saves: Callable[[Job], bool]
     expected: ExpectedConfig
+    checkpoint: CheckpointForm
     # Its trained and frozen models, each with the dotted key below which Megatron's own names stand, as
     # `tensor_model_parallel_size`. The policy is first.
     models: Mapping[str, str]

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from verl_e2e.core.consumer.consumer import (
     AxisSetting,
+    CheckpointForm,
     Comparing,
     ConfigKey,
     Consumer,
@@ -263,6 +264,34 @@ def phases_of(job: Job) -> tuple[PlannedPhase, ...]:
     return (PlannedPhase("train", 1, job.steps),)
 
 
+_LOADS = {
+    "weights": re.compile(r"Loaded (?:model state dict|[1-9]\d* LoRA adapters from (?P<path>\S+))"),
+    "optimizer state": re.compile(r"Loaded optimizer state dict"),
+}
+
+
+def loaded_parts(text: str, step: int, model: str) -> frozenset[str]:
+    """Which parts a line says were loaded; one model trains, and only adapters are loaded with their path."""
+    del model
+    found = {part: shape.search(text) for part, shape in _LOADS.items()}
+    return frozenset(
+        part
+        for part, match in found.items()
+        if match and f"global_step_{step}/" in (match.groupdict().get("path") or f"global_step_{step}/")
+    )
+
+
+# Shards of `torch_dist` with the optimizer, and of the weights without adapters; adapters of each rank beside them.
+_CHECKPOINT = CheckpointForm(
+    folders=MappingProxyType({"actor": "policy"}),
+    adapters=re.compile(r"adapter_tp\d[\w.]*\.pt"),
+    weights=re.compile(r"[^/]+\.distcp"),
+    optimizer=re.compile(r"[^/]+\.distcp"),
+    last="metadata.json",
+    tracker="latest_ckpt_global_step.txt",
+    loaded=loaded_parts,
+)
+
 # What it prints nothing of is not watched. Its trainer compares log-probabilities, it has no correlation.
 _METRICS = {
     **dict.fromkeys(Quantity, ()),
@@ -403,6 +432,7 @@ SKYRL = Consumer(
     refused=refusal_of,
     phases=phases_of,
     saves=saves_checkpoints,
+    checkpoint=_CHECKPOINT,
     expected=printed_config,
     # The first is called as in the records of the instrumentation.
     models=MappingProxyType({"actor": "trainer.policy.megatron_config", "ref": "trainer.ref.megatron_config"}),

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from verl_e2e.core.consumer.consumer import (
     AxisSetting,
+    CheckpointForm,
     Comparing,
     ConfigKey,
     Consumer,
@@ -309,6 +310,35 @@ def any_model(overrides: Collection[str]) -> Setting:
     return Setting(WITHOUT_CRITIC_OF_COPIES if copies else WITHOUT_CRITIC, SHARE_OF_DIGITS)
 
 
+_LOADED = re.compile(r"Loaded (?P<what>.{1,60}?) checkpoint from (?P<path>\S+)")
+# What the log calls each part of a model's state when it loads it.
+_PARTS = {
+    "weights": re.compile(r"adapter|model|fsdp", re.IGNORECASE),
+    "optimizer state": re.compile(r"optimizer|fsdp", re.IGNORECASE),
+}
+
+
+def parts_loaded(text: str, step: int, model: str) -> frozenset[str]:
+    """Which of `weights` and `optimizer state` of a model a line says were loaded at a step."""
+    found = _LOADED.search(text)
+    if found is None or f"global_step_{step}/{model}" not in found["path"]:
+        return frozenset()
+    return frozenset(part for part, shape in _PARTS.items() if shape.search(found["what"]))
+
+
+# `model/dist_ckpt` holds the shards that a resume loads under PEFT (`model/huggingface` what it loads without),
+# `optimizer/dist_ckpt` the optimizer; Megatron-FSDP puts both below `model/dist_ckpt`.
+_CHECKPOINT = CheckpointForm(
+    folders=MappingProxyType({"actor": "actor", "critic": "critic"}),
+    adapters=re.compile(r"model/dist_ckpt/[^/]+\.distcp"),
+    weights=re.compile(r"model/(?:dist_ckpt/[^/]+\.distcp|huggingface/[^/]+\.(?:safetensors|bin))"),
+    optimizer=re.compile(r"optimizer/dist_ckpt/[^/]+\.distcp"),
+    last="ckpt_contents.json",
+    tracker="latest_checkpointed_iteration.txt",
+    loaded=parts_loaded,
+)
+
+
 def _saves(job: Job) -> bool:
     return {**job.site.wrapper, **job.wrapper}.get("SAVE_FREQ", "-1") != "-1"
 
@@ -508,6 +538,7 @@ VERL = Consumer(
     refused=lambda _axis, _value: None,
     phases=_phases,
     saves=_saves,
+    checkpoint=_CHECKPOINT,
     expected=expected_config,
     models=MappingProxyType(
         {

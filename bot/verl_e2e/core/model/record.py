@@ -68,8 +68,6 @@ class KernelCaches(Document):
 
 
 CHECKPOINTS_FILE = "checkpoints.json"
-# verl writes the number of the last step whose checkpoint is complete into this file.
-TRACKER = "latest_checkpointed_iteration.txt"
 
 
 class CheckpointFile(Document):

@@ -3,9 +3,7 @@
 The log tells what verl says it did, phase by phase; the files, listed before, between and after the phases, that the
 checkpoint was there. A run that finds no checkpoint trains from scratch and exits 0, so neither alone is enough.
 
-verl writes one folder for each step, `global_step_N`, with one for each model that trains. In it `model/dist_ckpt`
-holds the shards that a resume loads under PEFT (`model/huggingface` what it loads without), `optimizer/dist_ckpt`
-the optimizer; Megatron-FSDP puts both below `model/dist_ckpt`. `ckpt_contents.json` is written last.
+A folder for each step, `global_step_N`, holds one for each model that trains; the consumer says what lies in it.
 """
 
 import re
@@ -19,18 +17,10 @@ from verl_e2e.core.model.facts import CheckpointEvent
 from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import CHECKPOINTS_FILE, CheckpointFile, CheckpointListing
 
-_MANIFEST = "ckpt_contents.json"
-_SHARD = re.compile(r"model/dist_ckpt/[^/]+\.distcp")
-_WEIGHT_FILES = re.compile(r"model/(?:dist_ckpt/[^/]+\.distcp|huggingface/[^/]+\.(?:safetensors|bin))")
-_OPTIMIZER_FILES = re.compile(r"optimizer/dist_ckpt/[^/]+\.distcp")
 _STEP = re.compile(r"(?:^|/)global_step_(\d{1,12})/(.+)$")
-_LOADED = re.compile(r"Loaded (?P<what>.{1,60}?) checkpoint from (?P<path>\S+)")
 _SET_TO = re.compile(r"setting global step to (\d{1,12})")
-# What the log calls each part of a model's state when it loads it.
-_PARTS = {
-    "weights": re.compile(r"adapter|model|fsdp", re.IGNORECASE),
-    "optimizer state": re.compile(r"optimizer|fsdp", re.IGNORECASE),
-}
+# What a resume loads of a model.
+_PARTS = ("weights", "optimizer state")
 # A step that saved says so: the metric is there only when the save returned.
 
 
@@ -92,11 +82,12 @@ def _misfits(case: Case, save: StartedPhase, resume: StartedPhase) -> Iterator[E
         yield _evidence(case, State.MISSING, f"no line says that the {save.name} phase saved step {step}")
     if back is None:
         yield _evidence(case, State.MISSING, f"no line says that the {resume.name} phase resumed")
-    loads = [match for event in _events(case, resume, "loaded") if (match := _LOADED.search(event.at.text))]
+    loads = [event.at.text for event in _events(case, resume, "loaded")]
+    loaded = consumer_of(case.job).checkpoint.loaded
     for role in trained_models(case):
-        own = [load["what"] for load in loads if f"global_step_{step}/{role}" in load["path"]]
-        for what, shape in _PARTS.items():
-            if not any(map(shape.search, own)):
+        own = frozenset().union(*(loaded(text, step, role) for text in loads))
+        for what in _PARTS:
+            if what not in own:
                 summary = f"no line says that the {resume.name} phase loaded the {role}'s {what} of step {step}"
                 yield _evidence(case, State.MISSING, summary)
     if first is None:
@@ -152,17 +143,19 @@ def _tracked_step(listing: CheckpointListing) -> str:
 def _state_gap(case: Case, listing: CheckpointListing, step: int) -> str:
     """The first thing that is missing from the checkpoint of a step, as a clause; empty when it is complete."""
     fsdp = case.config_value(f"{consumer_of(case.job).policy}.use_megatron_fsdp") is True
-    needs = {"model state": _SHARD if wants_adapter(case) or fsdp else _WEIGHT_FILES}
+    form = consumer_of(case.job).checkpoint
+    needs = {"model state": form.adapters if wants_adapter(case) or fsdp else form.weights}
     if not fsdp:
-        needs["optimizer state"] = _OPTIMIZER_FILES
+        needs["optimizer state"] = form.optimizer
     files = _files_of_step(listing, step)
     for role in trained_models(case):
-        own = {path.removeprefix(f"{role}/"): file for path, file in files.items() if path.startswith(f"{role}/")}
+        below = f"{form.folders[role]}/"
+        own = {path.removeprefix(below): file for path, file in files.items() if path.startswith(below)}
         for what, shape in needs.items():
             if not any(file.size for path, file in own.items() if shape.fullmatch(path)):
                 return f"no {what} of the {role}"
-        if _MANIFEST not in own:
-            return f"no {_MANIFEST} of the {role}, which is written last"
+        if form.last not in own:
+            return f"no {form.last} of the {role}, which is written last"
     return ""
 
 
