@@ -1,7 +1,6 @@
 """Toy rewards for the learning signal: what a random model of a few million parameters can learn in twenty steps.
 
-verl loads this file by its path (`reward.custom_reward_function.path` and `.name`), outside any package, so it
-imports nothing.
+A consumer loads this file by its path, outside any package, so it imports nothing.
 """
 
 

@@ -344,6 +344,13 @@ class LogForms:
     read_step: Callable[[str], tuple[int, dict[str, float]] | None]
     # A short one, for the test of all consumers.
     step_example: str
+    # How its loud lines begin, as alternatives of one pattern: a record's field that begins so holds the line.
+    begins: str
+
+    @property
+    def bar(self) -> str:
+        """The words of its progress bar."""
+        return next(literal.text for literal in self.literals if literal.mark is LogMark.PROGRESS)
 
 
 # A pattern of variables, whole names, and one of overrides, from their start.
@@ -482,6 +489,9 @@ class Consumer:
     # Where every step shows one of these values, nothing that was generated reached the loss: the metric, the value and
     # a clause. A log of any run is searched for them.
     no_samples: tuple[tuple[str, float, str], ...]
+
+    # The name of the reward function of ours that a job's overrides, by key, choose; empty where they choose another.
+    own_reward: Callable[[Mapping[str, str]], str]
 
     # What the title of a process matches from its start, the first row that fits counts. Ray names an actor's process
     # `ray::Class` and vLLM's are `VLLM::...`.

@@ -471,6 +471,7 @@ SKYRL = Consumer(
     metrics=MappingProxyType(_METRICS),
     of_updates=("policy/policy_loss", "policy/final_loss", "policy/grad_norm", "policy/policy_kl"),
     of_training=("policy/policy_entropy",),
+    own_reward=lambda given: REWARD_ENVIRONMENT if given.get("environment.env_class") == REWARD_ENVIRONMENT else "",
     of_rl=("policy/", "reward/", "generate/", "loss/avg_"),
     no_samples=(("generate/avg_num_tokens", 0.0, "every response is empty"),),
     roles=_ROLES,

@@ -176,5 +176,6 @@ SKYRL_LOG = LogForms(
         "      path: /m\n  seed: 42\n  train_batch_size: 16\n",
     ),
     read_step=read_metrics,
+    begins=rf"{re.escape(METRICS_MARK)}\d|{_PROGRESS}",
     step_example=f'{METRICS_MARK}1: {{"policy/grad_norm": 0.25, "trainer/global_step": 1}}',
 )

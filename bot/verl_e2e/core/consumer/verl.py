@@ -488,6 +488,17 @@ def variables_of_keys() -> Mapping[str, tuple[str, ...]]:
 
 VARIABLES_OF_KEYS = variables_of_keys()
 
+# Where the recorder's redaction puts the files of verl-e2e itself; a run folder is redacted.
+# The second is where it lay when the packages were called `bot` and `runners`: older folders are still judged.
+_OWN_REWARDS = frozenset({f"{OWN_FILES}/verl_e2e_runner/rewards.py", f"{OWN_FILES}/runners/rewards.py"})
+
+
+def own_reward(given: Mapping[str, str]) -> str:
+    """The name of the function of ours that the overrides choose; empty where they choose another one."""
+    path, name = (given.get(item.partition("=")[0], "") for item in SHARE_OF_DIGITS)
+    return name if path in _OWN_REWARDS else ""
+
+
 _COMPARING = Comparing(
     parity=frozenset({*DETERMINISTIC, *DISTINCT_SAMPLES}),
     sizes=((re.compile(r"[A-Z]+_(TP|PP|CP|EP|ETP)"), "1"), (re.compile(r"[A-Z]+_VPP"), "null")),
@@ -565,6 +576,7 @@ VERL = Consumer(
         *("critic/grad_norm", "critic/vf_loss", "timing_s/update_critic", "timing_s/old_log_prob", "actor/entropy"),
     ),
     no_samples=_NO_SAMPLES,
+    own_reward=own_reward,
     of_rl=("actor/", "critic/", "rollout", "response", "prompt_length/", "training/", "reward", "timing_s/gen"),
     roles=_PROCESSES,
     hooks=_HOOKS,

@@ -55,6 +55,8 @@ _START = "{'actor_rollout_ref':"
 # The dict may be cut into lines anywhere between two tokens.
 _CONTINUES = re.compile(r"""\s*(?:$|[][(){},:'"<]|-?[\d.]|(?:None|True|False|nan|-?inf|np\.|torch\.|numpy\.)\b)""")
 
+# Of the table of parameters that Bridge's adapters are summed up in.
+ADAPTER_LINE = "Adapter parameters:"
 _PROGRESS = "Training Progress:"
 _BAR = r"\s*(\d{1,3})%\|[^|]{0,200}\|\s*(\d{1,12})/(\d{1,12})"
 # A backend of verl, as a configuration or an override names it.
@@ -69,9 +71,7 @@ _LITERALS = (
     # What a shell with `set -x` echoes of the wrapper's last command.
     Literal(" -m verl.", LogMark.OPENING, shape=r"^\++ .*\s-m verl\.[\w.]*\bmain_\w+", opens=True),
     Literal("Total parameters:", LogMark.TOTAL, shape=r"^\s*Total parameters:\s+([\d,]{1,30})\s*$"),
-    Literal(
-        "Adapter parameters:", LogMark.ADAPTER, Stage.PEFT, r"^\s*Adapter parameters:\s+([\d,]{1,30})\s*$", builds=True
-    ),
+    Literal(ADAPTER_LINE, LogMark.ADAPTER, Stage.PEFT, r"^\s*Adapter parameters:\s+([\d,]{1,30})\s*$", builds=True),
     Literal("step:", LogMark.STEP, Stage.TRAIN_STEP, r"^step:\s?(\d{1,12}) - "),
     # Of several bars on a line the last one counts.
     Literal(_PROGRESS, LogMark.PROGRESS, Stage.TRAIN_STEP, rf"^\s*(?:{_PROGRESS}.*)?{_PROGRESS}{_BAR}"),
@@ -140,5 +140,6 @@ LOG = LogForms(
         example="{'actor_rollout_ref': {'actor': {'strategy': 'megatron'}},\n 'trainer': {'save_freq': -1}}",
     ),
     read_step=read_step,
+    begins=rf"(?<![\w/])step:\s?\d{{1,12}} - |{_PROGRESS}",
     step_example="step:1 - actor/grad_norm:0.25 - training/global_step:1",
 )

@@ -15,6 +15,7 @@ from typing import Any
 
 from verl_e2e.core.consumer.consumer import Literal, LogMark
 from verl_e2e.core.consumer.consumers import CONSUMERS
+from verl_e2e.core.consumer.verl_log import ADAPTER_LINE
 from verl_e2e.core.log.errors import (
     EXIT_STATUS,
     as_caught,
@@ -398,7 +399,7 @@ class LoggedRun:
         """The adapter table that shows no parameters although LoRA was asked for."""
         empty = next((report for report in self.kept.rows["adapters"].values() if report.adapter == 0), None)
         wanted = self.lora is not None or any(lora_rank(config) > 0 for config in self.kept.rows["configs"].values())
-        return Excerpt(empty.line, "Adapter parameters: 0") if empty is not None and wanted else None
+        return Excerpt(empty.line, f"{ADAPTER_LINE} 0") if empty is not None and wanted else None
 
     def final(self, tail: Sequence[Line] = ()) -> KeptFacts:
         """Everything known so far, with what the last lines of the run say."""

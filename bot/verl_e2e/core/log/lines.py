@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
+from verl_e2e.core.consumer.consumers import CONSUMERS
 from verl_e2e.core.model.facts import Excerpt
 
 LINE_CAP = 64 * 1024
@@ -437,11 +438,11 @@ MAX_LAYERS: Final = 8
 MAX_TRIED: Final = 256
 _SEARCHED: Final = 2 * MAX_HEAD
 
-# How lines begin that verl, Ray, vLLM, PyTorch, Python, bash and Slurm print: after a head, what follows is the line.
+# How lines begin that consumers, Ray, vLLM, PyTorch, Python, bash and Slurm print: after a head, the rest is the line.
 _LOUD = (
     r"(?:Original |Exception Group )?Traceback \(most recent call last\)"
     r'|  File "[^"\n]{1,300}", line \d+'
-    r"|(?<![\w/])step:\s?\d{1,12} - |Training Progress:"
+    rf"|{'|'.join(consumer.log.begins for consumer in CONSUMERS.values())}"
 )
 _QUIET = (
     r"\([A-Za-z_][\w.:<>+-]{0,80} pid=\d{1,10}(?:, ip=[^)\s]{1,64})?\) |\((?:raylet|autoscaler)[^)\n]{0,40}\) "

@@ -7,10 +7,9 @@ from enum import StrEnum
 from statistics import median
 
 from verl_e2e.core.consumer.consumer import Quantity
-from verl_e2e.core.consumer.consumers import METRICS, consumer_that_prints
+from verl_e2e.core.consumer.consumers import METRICS, consumer_of, consumer_that_prints
 from verl_e2e.core.log import printed
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.levels import OWN_FILES
 from verl_e2e.core.signal.curves import (
     ACTOR_GRADIENT,
     CAP_SHARE,
@@ -38,13 +37,9 @@ from verl_e2e.core.signal.curves import (
     trend,
 )
 
-# Where the recorder's redaction puts the files of verl-e2e itself; a run folder is redacted.
-# The second is where it lay when the packages were called `bot` and `runners`: older folders are still judged.
-_OURS = frozenset({f"{OWN_FILES}/verl_e2e_runner/rewards.py", f"{OWN_FILES}/runners/rewards.py"})
 # Those of `verl_e2e_runner/rewards.py` that do not depend on the length of an answer: only with them is it no matter
 # that every response is cut at the length limit, as it is with random weights.
 LENGTH_FREE = frozenset({"digit_share"})
-_PATH, _NAME = "reward.custom_reward_function.path", "reward.custom_reward_function.name"
 
 
 def length_free_reward(job: Job) -> str:
@@ -52,8 +47,8 @@ def length_free_reward(job: Job) -> str:
     pairs = (override.lstrip("+").partition("=") for override in (*job.site.overrides, *job.overrides))
     # The last one counts.
     given = {key: value for key, _, value in pairs}
-    name = given.get(_NAME, "")
-    return name if given.get(_PATH) in _OURS and name in LENGTH_FREE and not job.reward_model else ""
+    name = consumer_of(job).own_reward(given)
+    return name if name in LENGTH_FREE and not job.reward_model else ""
 
 
 # A gradient that grows a thousandfold from the first to the last quarter of a run has exploded.

@@ -17,6 +17,7 @@ from itertools import chain
 from verl_e2e.core.consumer.consumer import ROLLOUT_FROM_FILE, ConfigKey, Quantity
 from verl_e2e.core.consumer.consumers import CONSUMERS, FIRST_NAMES, METRICS, measured
 from verl_e2e.core.consumer.verl import COMMON_NAMES, SET_BY_VERL, VARIABLES_OF_KEYS, VERL
+from verl_e2e.core.consumer.verl_log import ADAPTER_LINE
 from verl_e2e.core.log.printed import lookup, lora_rank, not_finite
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.facts import AskedSetting, Excerpt, LogFacts, StepMetrics
@@ -199,7 +200,7 @@ def adapter_empty(facts: LogFacts) -> FoundFault | None:
     """LoRA was asked for, and its adapter has no parameters."""
     empty = next((report for report in facts.adapters if report.adapter == 0), None)
     asked = facts.lora_at is not None or any(lora_rank(config) > 0 for config in facts.configs)
-    return None if empty is None or not asked else (Stage.PEFT, Excerpt(empty.line, "Adapter parameters: 0"), "")
+    return None if empty is None or not asked else (Stage.PEFT, Excerpt(empty.line, f"{ADAPTER_LINE} 0"), "")
 
 
 def weights_unmapped(facts: LogFacts) -> FoundFault | None:

@@ -397,7 +397,8 @@ def _phase_completed(case: Case, phase: StartedPhase, *, alone: bool) -> Evidenc
     last = next((step for step in reversed(steps) if step.step == wanted), None)
     if last is None:
         return Evidence(State.MISSING, f"no metrics of global step {wanted}{where}", *at)
-    summary = f"Training Progress: 100% at {wanted}/{wanted}, metrics of global step {wanted} on line {last.line}"
+    bar = consumer_of(case.job).log.bar
+    summary = f"{bar} 100% at {wanted}/{wanted}, metrics of global step {wanted} on line {last.line}"
     return Evidence(State.MET, summary, *at)
 
 

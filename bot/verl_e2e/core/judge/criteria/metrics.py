@@ -20,6 +20,7 @@ from verl_e2e.core.compare.steps import (
 )
 from verl_e2e.core.consumer.consumer import ConfigKey, LogMark, Quantity
 from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.verl_log import ADAPTER_LINE
 from verl_e2e.core.judge.case import Case, trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.basic import global_step
 from verl_e2e.core.model.access import Slowdown
@@ -138,12 +139,12 @@ def adapter(case: Case) -> Evidence:
     reports = case.facts.adapters
     empty = next((report for report in reports if report.adapter <= 0), None)
     if empty:
-        excerpt = f"Adapter parameters: {empty.adapter} of {empty.total:,}"
+        excerpt = f"{ADAPTER_LINE} {empty.adapter} of {empty.total:,}"
         summary = "LoRA matched no module: the adapter has 0 parameters"
         return Evidence(State.BROKEN, summary, case.log, empty.line, excerpt)
     if reports:
         first = reports[0]
-        excerpt = f"Adapter parameters: {first.adapter:,} of {first.total:,}"
+        excerpt = f"{ADAPTER_LINE} {first.adapter:,} of {first.total:,}"
         return Evidence(State.MET, "the adapter has parameters", case.log, first.line, excerpt)
     consumer = consumer_of(case.job)
     if wants_adapter(case) and all(literal.mark is not LogMark.ADAPTER for literal in consumer.log.literals):
