@@ -122,6 +122,7 @@ _OF_RULE: Mapping[str, RetryClass] = {
     "tokenizer-contents": _LASTING,
     "rollout-sizes": _OURS,
     "hydra": _OURS,
+    "skyrl-configuration": _OURS,
     "shell": _OURS,
     "verl-config": _OURS,
     "too-few-rows": _OURS,
