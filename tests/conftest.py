@@ -137,6 +137,11 @@ def _skyrl() -> str:
     return "" if named else "opt in with SKYRL=DIR SKYRL_PYTHON=FILE, a checkout and a Python that imports it"
 
 
+def _nemo_rl() -> str:
+    named = all(os.environ.get(name) for name in ("NEMO_RL", "NEMO_RL_PYTHON"))
+    return "" if named else "opt in with NEMO_RL=DIR NEMO_RL_PYTHON=FILE, a checkout and a Python with hydra-core"
+
+
 # What `make released-bridge` sets up.
 REHEARSAL = Path(os.environ.get("REHEARSAL") or Path(__file__).parents[1] / ".venv-rehearsal").absolute()
 
@@ -158,6 +163,7 @@ NEEDS: Mapping[str, Callable[[], str]] = {
     "labelled": _labelled,
     "models": _models,
     "monitoring": _monitoring,
+    "nemo_rl": _nemo_rl,
     "node": _every_program("node", "npm"),
     "online": _online,
     "plots": _plots,
@@ -214,7 +220,7 @@ LONGEST = frozenset(
         "stories/test_troubles.py",
     }
 )
-OPT_IN = frozenset({"accounting", "gpu", "labelled", "models", "online", "skyrl"})
+OPT_IN = frozenset({"accounting", "gpu", "labelled", "models", "nemo_rl", "online", "skyrl"})
 
 REASONS = pytest.StashKey[dict[str, str]]()
 

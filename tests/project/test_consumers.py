@@ -22,7 +22,7 @@ PLACES = (
 # Words that programs share, or that are too common to tell a consumer.
 SHARED = {
     *("ENGINE", "NUM_GPUS", "PYTHONPATH", "MODEL_PATH", "data", "trainer", "training", "train"),
-    *("generator", "environment", "policy", "loss", "reward", "timing", "generate"),
+    *("generator", "environment", "policy", "loss", "reward", "timing", "generate", "logger"),
 }
 # Files that still name some, with the number of lines. It may only shrink.
 STILL = {

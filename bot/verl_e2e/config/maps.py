@@ -14,6 +14,8 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from verl_e2e.config.validation import MOST_CONFIG_BYTES, ConfigError, Problem, load_yaml, validate
 from verl_e2e.core.compare.cell_map import CellMap
+from verl_e2e.core.consumer.consumer import NEVER_RUN
+from verl_e2e.core.consumer.nemo_rl import NEMO_RL
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import MOST_MAPS_BYTES, ExecutionMaps, merged_maps
@@ -171,9 +173,9 @@ def bands_text(bands: Bands) -> str:
 
 
 _PACKAGED_USES = "policy/{}-imports.json"
-# Consumers that reach code which verl does not, each with its title; their code is below a folder of the same name.
-# SkyRL a9564572 is not one: 2,478 functions, each of which verl 9097cc4d reaches.
-OTHER_CONSUMERS = {"nemo_rl": "NeMo-RL"}
+# Consumers that reach code which verl does not. SkyRL a9564572 is not one: 2,478 functions, each of which verl 9097cc4d
+# reaches.
+OTHER_CONSUMERS = (NEMO_RL,)
 
 
 class _UsesFile(Document):
@@ -196,9 +198,14 @@ def _uses_file(consumer: str) -> _UsesFile:
 
 @cache
 def other_uses() -> Mapping[str, Uses]:
-    """What other consumers use of Megatron-Bridge, each at a commit that its title names."""
-    read = {title: _uses_file(name) for name, title in OTHER_CONSUMERS.items()}
-    return {f"{title} {file.commit[:12]}": Uses(file.entries, file.calls, title) for title, file in read.items()}
+    """What other consumers use of Megatron-Bridge, each at a commit that its title names, and whether it ran here."""
+    read = [(consumer, _uses_file(consumer.package)) for consumer in OTHER_CONSUMERS]
+    return {
+        f"{consumer.title} {file.commit[:12]}{f' ({NEVER_RUN})' if consumer.never_run else ''}": Uses(
+            file.entries, file.calls, consumer.title
+        )
+        for consumer, file in read
+    }
 
 
 def uses_json(uses: Uses, commit: str) -> str:

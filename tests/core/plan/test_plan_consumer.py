@@ -7,12 +7,13 @@ import pytest
 from tests.core.plan.test_build import HOPPER
 from tests.core.plan.test_plan import POLICY, change
 from verl_e2e.core.consumer.consumers import CONSUMERS, variant_named
+from verl_e2e.core.consumer.nemo_rl import NEMO_RL, nemo_rl_command
 from verl_e2e.core.consumer.skyrl import SKYRL
 from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis
-from verl_e2e.core.plan.build import Sources, build_job
+from verl_e2e.core.plan.build import BuildError, Sources, build_job
 from verl_e2e.core.plan.outline import JobOutline, Missing
 from verl_e2e.core.plan.plan import for_consumer, plan, with_parity
 from verl_e2e.core.plan.policy import Feature
@@ -90,5 +91,30 @@ def test_a_virtual_pipeline_is_skipped_with_skyrls_reason() -> None:
 
 
 def test_the_plan_of_verl_is_its_own() -> None:
-    assert [*CONSUMERS] == [VERL.name, SKYRL.name]
+    assert [*CONSUMERS] == [VERL.name, SKYRL.name, NEMO_RL.name]
     assert all(job.consumer == "verl" for job in ALL.jobs)
+
+
+def test_no_job_of_a_consumer_that_never_ran_is_started() -> None:
+    planned = for_consumer(with_parity(ALL, POLICY), NEMO_RL, POLICY)
+    assert {job.variant.level for job in planned.jobs} == {*Level}
+    for job in planned.jobs:
+        assert [item.missing for item in job.obstacles] == [Missing.CONSUMER]
+        assert job.obstacles[0].reason.startswith("NeMo-RL ")
+    (smoke,) = (job for job in planned.jobs if job.id == "0-lora-ddp")
+    assert smoke.uncoverable == "NeMo-RL was never run here"
+    with pytest.raises(BuildError, match="NeMo-RL was never run here"):
+        build_job(smoke, policy=POLICY, site=HOPPER, sources=SOURCES)
+
+
+def test_the_jobs_of_a_consumer_that_never_ran_are_composed_all_the_same() -> None:
+    planned = for_consumer(with_parity(ALL, POLICY), replace(NEMO_RL, never_run=False), POLICY)
+    runs = [job for job in planned.jobs if not job.obstacles]
+    assert {job.variant.level for job in runs} == {*Level} - {Level.MEGATRON_FSDP}
+    for outline in runs:
+        job = build_job(outline, policy=POLICY, site=HOPPER, sources=SOURCES)
+        assert job.wrapper.keys() == NEMO_RL.base.keys()
+        words = nemo_rl_command(job.wrapper, job.overrides)
+        assert words[:3] == ("uv", "run", job.script)
+        assert f"cluster.gpus_per_node={job.gpu_count}" in words
+        assert not any("actor_rollout_ref" in text or text.startswith("trainer.") for text in words)

@@ -45,6 +45,9 @@ class Quantity(StrEnum):
     AGREEMENT = auto()
     # The mean absolute difference of their log-probabilities, 0 or more; for a consumer without a correlation.
     LOG_PROBABILITY_DIFFERENCE = auto()
+    # The mean of the larger of the two probabilities over the smaller, 1 or more; their KL, 0 or more.
+    PROBABILITY_RATIO = auto()
+    ROLLOUT_KL = auto()
     # The mean negative log-probability of a sampled token, by the trainer and by the rollout engine.
     TRAINER_LOG_PPL = auto()
     ROLLOUT_LOG_PPL = auto()
@@ -416,7 +419,7 @@ class Consumer:
     import_folders: tuple[str, ...] = ("",)
     # The folder of the files from which Bridge's code is reached, with its slash.
     callers: str
-    # The module that its processes are started with, by `-m`.
+    # The module that its processes are started with, by `-m`, or the file.
     entry_point: str
     # What starts a run, relative to its checkout; `Job.script` has it unless a feature needs another one.
     script: str
@@ -498,6 +501,9 @@ class Consumer:
     roles: tuple[tuple[ProcessRole, re.Pattern[str]], ...]
     hooks: tuple[Hook, ...]
 
+    # Whether none of its runs was seen: plans say so, and nothing starts its jobs.
+    never_run: bool = False
+
     def setting(self, axis: Axis, value: Value) -> Setting:
         """What a valid value is; nothing where other parts of a job carry it out."""
         row = self.settings[axis]
@@ -529,7 +535,11 @@ class Consumer:
         return max(1, *(int(text) for text in texts if text.isdecimal()), 1)
 
 
-# A run is proved in each of these: its driver, its training loop, its trainers and its rollout engine.
+# How plans, cards and errors say `Consumer.never_run`.
+NEVER_RUN = "never run here"
+
+# A run is proved in each of these: its driver, its training loop, its trainers and its rollout engine. Where the driver
+# holds the loop there is no controller.
 ROLES_PROVED = (ProcessRole.DRIVER, ProcessRole.CONTROLLER, ProcessRole.TRAINER, ProcessRole.ROLLOUT)
 
 

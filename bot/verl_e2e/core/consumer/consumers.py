@@ -5,6 +5,7 @@ from itertools import chain
 from types import MappingProxyType
 
 from verl_e2e.core.consumer.consumer import Consumer, Quantity, joined_settings
+from verl_e2e.core.consumer.nemo_rl import NEMO_RL
 from verl_e2e.core.consumer.skyrl import SKYRL
 from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.errors import UserError
@@ -13,7 +14,7 @@ from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis, Setting
 from verl_e2e.core.model.space import NAMED_JOBS, POINTS, JobPoint, name_word
 
-CONSUMERS: Mapping[str, Consumer] = MappingProxyType({consumer.name: consumer for consumer in (VERL, SKYRL)})
+CONSUMERS: Mapping[str, Consumer] = MappingProxyType({consumer.name: consumer for consumer in (VERL, SKYRL, NEMO_RL)})
 
 
 # The names of a quantity in logs of any consumer, and of each the first alone, which is the one that is compared.

@@ -25,6 +25,7 @@ from verl_e2e.core.model.outcome import Stage
 # What the hook on its tracker prints: the step and its metrics as JSON.
 METRICS_MARK = "[verl-e2e] metrics of step "
 _STEP = re.compile(rf"^{re.escape(METRICS_MARK)}(\d{{1,12}}): (\{{.*\}})\s*$")
+METRICS_LITERAL = Literal(METRICS_MARK, LogMark.STEP, Stage.TRAIN_STEP, _STEP.pattern)
 
 # Its workers and engines write into files of their own, and nothing of them is in this log.
 INFRASTRUCTURE_ELSEWHERE = "infrastructure-elsewhere"
@@ -134,7 +135,7 @@ _SAVE, _LOAD = Stage.CHECKPOINT_SAVE, Stage.CHECKPOINT_LOAD
 _LITERALS = (
     Literal(_CONFIG, LogMark.CONFIG, Stage.RAY, shape=_said_by("_setup_trainer", "data:$"), opens=True),
     Literal("-m skyrl.train.entrypoints", LogMark.OPENING, shape=r"^\++ .*\s-m skyrl\.[\w.]*\bmain_\w+", opens=True),
-    Literal(METRICS_MARK, LogMark.STEP, Stage.TRAIN_STEP, _STEP.pattern),
+    METRICS_LITERAL,
     Literal(_PROGRESS, LogMark.PROGRESS, Stage.TRAIN_STEP, rf"^\s*(?:{_PROGRESS}.*)?{_PROGRESS}{_BAR}"),
     Literal("Training done!", LogMark.FINAL, Stage.TRAIN_STEP, _said_by("train", "Training done!")),
     opening_literal("to ray runtime env", Stage.ENVIRONMENT),

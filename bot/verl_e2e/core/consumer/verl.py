@@ -371,6 +371,8 @@ _METRICS = {
     Quantity.ADVANTAGE_MIN: ("critic/advantages/min",),
     Quantity.AGREEMENT: ("training/rollout_actor_probs_pearson_corr",),
     Quantity.LOG_PROBABILITY_DIFFERENCE: (),
+    Quantity.PROBABILITY_RATIO: (),
+    Quantity.ROLLOUT_KL: (),
     Quantity.TRAINER_LOG_PPL: ("rollout_corr/training_log_ppl",),
     Quantity.ROLLOUT_LOG_PPL: ("rollout_corr/rollout_log_ppl",),
     Quantity.LEARNING_RATE: ("actor/lr",),

@@ -247,7 +247,8 @@ _OF_EVERY_RUN = (
     *_RETRIES,
     *_BARE,
 )
-_OF_CONSUMERS = chain.from_iterable(consumer.log.literals for consumer in CONSUMERS.values())
+# Two consumers may share one.
+_OF_CONSUMERS = dict.fromkeys(chain.from_iterable(consumer.log.literals for consumer in CONSUMERS.values()))
 LITERALS: tuple[Literal, ...] = tuple(
     sorted((*_OF_CONSUMERS, *_OF_EVERY_RUN), key=lambda literal: list(LogMark).index(literal.mark))
 )

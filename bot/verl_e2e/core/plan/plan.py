@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.compare.cell_map import NO_CELLS
-from verl_e2e.core.consumer.consumer import Consumer
+from verl_e2e.core.consumer.consumer import NEVER_RUN, Consumer
 from verl_e2e.core.consumer.consumers import PARITY_VARIANTS, VARIANTS, variant_named, variant_of, variants_of
 from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.change import Change, ChangedPath, on_one_line, readable
@@ -262,6 +262,8 @@ def _of_consumer(job: JobOutline, consumer: Consumer, policy: Policy, point: Job
     verls = [item.name for item in job.features if item.wrapper or item.overrides or item.script != VERL.script]
     if refused:
         obstacle = Obstacle(Missing.CONSUMER, refused.reason, f"see {refused.source}")
+    elif consumer.never_run:
+        obstacle = Obstacle(Missing.CONSUMER, f"{consumer.title} was {NEVER_RUN}", "run it with verl")
     elif verls:
         reason = f"the policy says how verl switches {', '.join(verls)} on, and not how {consumer.title} does"
         obstacle = Obstacle(Missing.CONSUMER, reason, "run it with verl")

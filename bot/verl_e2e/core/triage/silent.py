@@ -36,12 +36,15 @@ ROUNDING = 1e-6
 CONSTANT_FROM = 3
 # A warm-up begins at a learning rate of zero.
 NO_RATE_FROM = 2
-GRADIENTS = (*METRICS[Quantity.GRADIENT_NORM], *METRICS[Quantity.CRITIC_GRADIENT_NORM], "train/grad_norm")
+GRADIENTS = (*METRICS[Quantity.GRADIENT_NORM], *METRICS[Quantity.CRITIC_GRADIENT_NORM])
 _REWARDS = METRICS[Quantity.SCORE]
-_RATES = (*METRICS[Quantity.LEARNING_RATE], "train/lr")
-_ADVANTAGES = (
-    (*METRICS[Quantity.ADVANTAGE_MAX], *METRICS[Quantity.ADVANTAGE_MIN]),
-    METRICS[Quantity.ADVANTAGE],
+_RATES = METRICS[Quantity.LEARNING_RATE]
+# Of each consumer.
+_ADVANTAGES = tuple(
+    names
+    for metrics in (consumer.metrics for consumer in CONSUMERS.values())
+    for names in ((*metrics[Quantity.ADVANTAGE_MAX], *metrics[Quantity.ADVANTAGE_MIN]), metrics[Quantity.ADVANTAGE])
+    if names
 )
 _GENERATED = (
     *METRICS[Quantity.GENERATION_TIME],

@@ -98,7 +98,7 @@ class Triage:
     """Whether a change of Megatron-Bridge or Megatron-LM may have caused what blocked the run."""
 
 
-_STRATEGIES = tuple(consumer.keys[ConfigKey.STRATEGY] for consumer in CONSUMERS.values())
+_STRATEGIES = tuple(filter(None, (consumer.keys.get(ConfigKey.STRATEGY) for consumer in CONSUMERS.values())))
 _MEGATRON = re.compile(r"megatron|mindspeed")
 _FRAME = re.compile(
     r"(?:^|/)workers/engine/(?!megatron|mindspeed)(\w+)/|(?:^|/)(fsdp|deepspeed|torchtitan|veomni|automodel)_(?:workers|sft_trainer)\.py:"

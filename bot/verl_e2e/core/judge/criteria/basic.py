@@ -318,7 +318,7 @@ def requested_config(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple
         wrapper |= phase.wrapper if phase else {}
         derived = consumer.expected(wrapper, overrides, phases=1 if phase else phases)
     # Runs of two phases print two configurations that differ in these on purpose; each is held to its own phase.
-    of_a_phase = {consumer.keys[key] for key in (ConfigKey.STEPS, ConfigKey.RESUMES)}
+    of_a_phase = {consumer.keys.get(key) for key in (ConfigKey.STEPS, ConfigKey.RESUMES)}
     expected = {key: value for key, value in job.expected.items() if phases == 1 or key not in of_a_phase}
     rows = [*expected.items(), *derived.items(), *consumer.always(job.level).items()]
     return tuple({(key, type(value), value): (key, value) for key, value in rows}.values())

@@ -95,8 +95,16 @@ def rollout_agreement(case: Case) -> Evidence:
 
 def _difference(case: Case) -> Evidence | None:
     """Trainer and rollout agree by the largest difference of their log-probabilities; None where none is reported."""
-    metrics = consumer_of(case.job).metrics[Quantity.LOG_PROBABILITY_DIFFERENCE]
-    found = [(step.values[name], name, step) for step in case.train_steps() for name in metrics if name in step.values]
+    metrics = consumer_of(case.job).metrics
+    # A ratio less one is at least the difference; NeMo-RL's own end-to-end test asks for 0.05 (grpo_megatron.sh).
+    names = {
+        **dict.fromkeys(metrics[Quantity.LOG_PROBABILITY_DIFFERENCE], 0),
+        **dict.fromkeys(metrics[Quantity.PROBABILITY_RATIO], 1),
+    }
+    steps = case.train_steps()
+    found = [
+        (step.values[name] - less, name, step) for step in steps for name, less in names.items() if name in step.values
+    ]
     if not found:
         return None
     odd = next((item for item in found if not (math.isfinite(item[0]) and item[0] >= 0)), None)

@@ -1,0 +1,293 @@
+"""NeMo-RL's commands, files and limits, of which none was run; its own loader and models are asked where it is named.
+
+`NEMO_RL=DIR NEMO_RL_PYTHON=FILE`: a checkout of NeMo-RL, and a Python with hydra-core and pydantic.
+"""
+
+import json
+import lzma
+import math
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.core.builders import make_case, make_facts, make_job, make_record
+from tests.fakes.places import ROOT
+from verl_e2e.core.compare.jobs import is_parity, unsharded
+from verl_e2e.core.consumer.consumer import PlannedPhase, Quantity
+from verl_e2e.core.consumer.consumers import measured, variant_of
+from verl_e2e.core.consumer.nemo_rl import NEMO_RL, NEMO_RL_CONFIG, export_metrics, nemo_rl_command
+from verl_e2e.core.consumer.nemo_rl_log import metric_lines, read_master_config, read_metrics_file
+from verl_e2e.core.judge.criteria.metrics import gradients, rollout_agreement
+from verl_e2e.core.log.printed import lookup
+from verl_e2e.core.log.scan import LogScanner
+from verl_e2e.core.model.evidence import State
+from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.levels import Level, Variant
+from verl_e2e.core.model.settings import Axis, same_value
+from verl_e2e.core.model.space import POINTS, JobPoint
+
+MADE = ROOT / "tests/fixtures/nemo_rl"
+METRICS = (MADE / "metrics.json").read_text()
+# Where model, data and results of a run lie.
+PLACES = (
+    "policy.model_name=/m",
+    "data.train.dataset_name=ResponseDataset",
+    "+data.train.data_path=/t.jsonl",
+    "data.train.split_validation_size=0",
+    "checkpointing.checkpoint_dir=/o/checkpoints",
+    "logger.log_dir=/o/logs",
+)
+HOST = NEMO_RL.host(make_job().site, reward_model=False, gpus_of_node=1)
+STARTS = ("uv", "run", "examples/run_grpo.py", "--config", NEMO_RL_CONFIG)
+
+
+def accepted(point: JobPoint) -> bool:
+    return not any(NEMO_RL.refused(axis, value) for axis, value in point.settings.items())
+
+
+def jobs() -> list[Variant]:
+    """Every named job and a job for every value of every axis that NeMo-RL takes."""
+    named = [(Level(int(name[0])), point) for name, point in POINTS.items()]
+    points = [JobPoint.default().with_axes({axis: value}) for axis in Axis for value in axis.tried]
+    single = [(point.levels[0], point) for point in points if not point.conflict]
+    return [
+        variant_of(point, level, str(number), consumer=NEMO_RL)
+        for number, (level, point) in enumerate([*named, *single])
+        if level not in NEMO_RL.refused_levels and accepted(point)
+    ]
+
+
+def variables(variant: Variant) -> dict[str, str]:
+    counts = NEMO_RL.counts(variant.gpu_count, variant.steps)
+    return {**NEMO_RL.base, **variant.wrapper, **counts.wrapper}
+
+
+def words(variant: Variant) -> tuple[str, ...]:
+    return nemo_rl_command(variables(variant), (*HOST, *PLACES, *variant.overrides))
+
+
+def named(name: str) -> Variant:
+    level = Level(int(name[0]))
+    return variant_of(POINTS[name], level, name[2:], consumer=NEMO_RL)
+
+
+def read(content: str) -> LogFacts:
+    scanner = LogScanner()
+    scanner.feed(content.encode())
+    return scanner.finish()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "state"),
+    [(1.0118, State.MET), (1.06, State.BROKEN), (0.9, State.MISSING), (math.nan, State.MISSING)],
+)
+def test_trainer_and_rollout_are_held_to_the_ratio_of_their_probabilities(ratio: float, state: State) -> None:
+    job = make_job(consumer="nemo-rl", wrapper=dict(NEMO_RL.base), overrides=(), steps=1)
+    steps = read_metrics_file(json.dumps({"train/token_mult_prob_error": {"1": ratio}}))
+    assert rollout_agreement(make_case(make_record(job=job), make_facts(configs=(), steps=steps))).state is state
+
+
+def recorded() -> str:
+    return lzma.decompress((MADE / "configuration.log.xz").read_bytes()).decode()
+
+
+def test_its_jobs_are_of_all_levels_but_the_one_that_it_does_not_have() -> None:
+    assert {variant.level for variant in jobs()} == {*Level} - {Level.MEGATRON_FSDP}
+
+
+def test_a_command_is_its_script_with_each_key_once() -> None:
+    variant = named("2-dense")
+    made = words(variant)
+    assert made[: len(STARTS)] == STARTS
+    keys = [item.partition("=")[0] for item in made[len(STARTS) :]]
+    assert len(keys) == len({*keys})
+    assert {
+        "policy.megatron_cfg.tensor_model_parallel_size=2",
+        "policy.megatron_cfg.pipeline_model_parallel_size=2",
+        "policy.megatron_cfg.sequence_parallel=true",
+        "policy.generation.vllm_cfg.tensor_parallel_size=2",
+        f"cluster.gpus_per_node={variant.gpu_count}",
+        "+data.train.data_path=/t.jsonl",
+    } <= {*made}
+    later = nemo_rl_command(NEMO_RL.base, ("grpo.seed=1", "+grpo.seed=2"))
+    assert [item for item in later if "grpo.seed" in item] == ["+grpo.seed=2"]
+
+
+def test_its_metrics_are_exported_by_its_own_program() -> None:
+    assert export_metrics("/o/logs", "/o/metrics.json")[2:] == (
+        *("tests/json_dump_tb_logs.py", "/o/logs"),
+        *("--output_path", "/o/metrics.json"),
+    )
+
+
+def test_a_save_is_resumed_from_the_same_folder() -> None:
+    variant = named("1-resume")
+    job = make_job(Level.SAVE_RESUME, "resume", consumer="nemo-rl", wrapper=variables(variant), steps=2)
+    assert NEMO_RL.phases(job) == (
+        PlannedPhase("save", 1, 1, {"MAX_NUM_STEPS": "1"}),
+        PlannedPhase("resume", 2, 2, {"MAX_NUM_STEPS": "2"}),
+    )
+    shown = NEMO_RL.expected(job.wrapper, variant.overrides, phases=2)
+    assert "grpo.max_num_steps" not in shown
+    assert shown["checkpointing.enabled"] is True
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "said"),
+    [
+        (Axis.VIRTUAL_PIPELINE, 2, "must be None or 1"),
+        (Axis.FSDP, True, "use_custom_fsdp"),
+        (Axis.ADAPTER, "dora", "peft = LoRA(...)"),
+        (Axis.ADAPTER_MERGE, False, "export_hf_weights"),
+        (Axis.ADAPTER_SHARING, "outer", "MegatronPeftConfig"),
+        (Axis.REWARD_MODEL, True, "Reward models are not yet supported with the Megatron backend"),
+    ],
+)
+def test_what_it_does_not_do_is_said_in_its_own_words(axis: Axis, value: Any, said: str) -> None:
+    refusal = NEMO_RL.refused(axis, value)
+    assert refusal is not None
+    assert said in refusal.reason
+
+
+def test_more_ranks_are_tensor_ranks() -> None:
+    wider = NEMO_RL.spread({"TENSOR_MODEL_PARALLEL_SIZE": "2"}, parts=4, factor=2, experts=True)
+    assert wider == {
+        "ENGINE_TENSOR_PARALLEL_SIZE": "4",
+        "TENSOR_MODEL_PARALLEL_SIZE": "4",
+        "EXPERT_MODEL_PARALLEL_SIZE": "2",
+    }
+    assert NEMO_RL.shards(Variant(Level.PARALLELISM, "x", 4, wider)) == 4
+
+
+def test_a_job_that_is_compared_has_an_unsharded_one_with_the_same_samples() -> None:
+    variant = named("2-tp2-parity")
+    settings = {"wrapper": variables(variant), "overrides": variant.overrides, "gpu_count": 2}
+    job = make_job(Level.PARALLELISM, "tp2-parity", consumer="nemo-rl", script=NEMO_RL.script, **settings)
+    assert is_parity(job)
+    alone = unsharded(job)
+    assert {name: alone.wrapper[name] for name in NEMO_RL.base} == {
+        **NEMO_RL.base,
+        "MAX_NUM_STEPS": job.wrapper["MAX_NUM_STEPS"],
+    } | {name: text for name, text in variant.wrapper.items() if not name.endswith("_PARALLEL_SIZE")}
+    assert "data.shuffle=false" in alone.overrides
+
+
+def test_the_file_of_metrics_is_read_by_steps() -> None:
+    setup, first, second = read_metrics_file(METRICS)
+    assert [setup.step, first.step, second.step] == [0, 1, 2]
+    assert measured(first.values, Quantity.GRADIENT_NORM) == 0.4182173013687134
+    assert measured(second.values, Quantity.SCORE) == 0.375
+    assert measured(second.values, Quantity.STEP_TIME) == 16.75
+    assert measured(first.values, Quantity.PROBABILITY_RATIO) == 1.0121
+    (infinite,) = read_metrics_file('{"train/loss": {"1": Infinity}}')
+    assert infinite.values == {"train/loss": math.inf}
+
+
+@pytest.mark.parametrize("content", ["", "{cut", "[]", '{"a": 1}', '{"a": {"x": 1}}', '{"a": {"1": "b"}}'])
+def test_what_is_no_file_of_metrics_is_not_read(content: str) -> None:
+    with pytest.raises(ValueError, match="the file of metrics"):
+        read_metrics_file(content)
+
+
+def log_of(metrics: str, steps: int) -> LogFacts:
+    """A made log of a run that came to its end: what the console shows, then the file of metrics as lines."""
+    shown = ["Applied CLI overrides", *recorded().splitlines(), "▶ Setting up compute cluster..."]
+    shown += ["  ✓ Training dataloader loaded with 64 samples", "▶ Training policy..."]
+    shown += ["Max number of steps has been reached, stopping training early"]
+    return read("\n".join((*shown, *metric_lines(metrics, steps))) + "\n")
+
+
+def test_the_file_as_lines_of_a_log_says_the_same_and_how_far_the_run_came() -> None:
+    facts = log_of(METRICS, 2)
+    assert [(step.step, dict(step.values)) for step in facts.steps] == [
+        (step.step, dict(step.values)) for step in read_metrics_file(METRICS)[1:]
+    ]
+    assert facts.progress is not None
+    assert (facts.progress.percent, facts.progress.done, facts.progress.total) == (100, 2, 2)
+    assert facts.completed_at is not None
+    assert facts.runs == 1
+
+
+@pytest.mark.parametrize(
+    ("series", "asked", "bar"),
+    [
+        ({"1": 0.1}, 2, (50, 1, 2)),
+        # A step in between has none, so none counts.
+        ({"1": 0.1, "3": 0.2}, 3, (0, 0, 3)),
+        ({}, 2, (0, 0, 2)),
+    ],
+)
+def test_a_file_of_fewer_steps_does_not_reach_the_last(
+    series: dict[str, float], asked: int, bar: tuple[int, int, int]
+) -> None:
+    facts = log_of(json.dumps({"train/loss": series}), asked)
+    assert facts.progress is not None
+    assert (facts.progress.percent, facts.progress.done, facts.progress.total) == bar
+
+
+@pytest.mark.parametrize(
+    ("norm", "state"),
+    [(None, State.MET), (0.0, State.BROKEN), (math.nan, State.BROKEN), ("absent", State.MISSING)],
+)
+def test_a_file_of_metrics_is_judged(norm: float | str | None, state: State) -> None:
+    document = json.loads(METRICS)
+    if norm == "absent":
+        del document["train/grad_norm"]
+    elif norm is not None:
+        document["train/grad_norm"]["2"] = norm
+    job = make_job(consumer="nemo-rl", wrapper=dict(NEMO_RL.base), overrides=(), steps=2)
+    facts = make_facts(configs=(), steps=read_metrics_file(json.dumps(document))[1:])
+    assert gradients(make_case(make_record(job=job), facts)).state is state
+
+
+def test_the_configuration_that_it_prints_holds_what_a_job_expects() -> None:
+    facts = read(recorded())
+    (config,) = facts.configs
+    assert config.values is not None, config.problem
+    expected = NEMO_RL.expected(variables(named("0-lora-ddp")), HOST)
+    wrong = {key for key, value in expected.items() if not same_value(lookup(config.values, key, "missing"), value)}
+    assert not wrong
+
+
+@pytest.mark.parametrize("text", ["MasterConfig(policy={'a': 1", "MasterConfig(policy={})", "[1]", "MasterConfig(1)"])
+def test_a_configuration_that_was_cut_is_not_read(text: str) -> None:
+    with pytest.raises(ValueError, match="configuration"):
+        read_master_config(text)
+
+
+def asked(arguments: list[list[str]]) -> list[dict[str, Any]]:
+    """What its loader and models say."""
+    checkout, python = Path(os.environ["NEMO_RL"]), os.environ["NEMO_RL_PYTHON"]
+    finished = subprocess.run(
+        [python, str(Path(__file__).with_name("ask_nemo_rl.py")), str(checkout)],
+        input=json.dumps(arguments),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    answers: list[dict[str, Any]] = json.loads(finished.stdout.strip().rpartition("\n")[2])
+    return answers
+
+
+@pytest.mark.nemo_rl
+def test_its_own_loader_takes_every_job_as_it_is_meant() -> None:
+    variants = jobs()
+    assert len(variants) > 30
+    for variant, answer in zip(variants, asked([[*words(variant)[4:]] for variant in variants]), strict=True):
+        assert "error" not in answer, (variant, answer)
+        facts = read(f"{answer['shown']}\n")
+        expected = NEMO_RL.expected(variables(variant), (*HOST, *variant.overrides))
+        for found in (answer["config"], facts.configs[0].values):
+            wrong = {key for key, value in expected.items() if not same_value(lookup(found, key, "missing"), value)}
+            assert not wrong, variant
+
+
+@pytest.mark.nemo_rl
+def test_its_own_loader_refuses_a_key_that_it_does_not_have() -> None:
+    plain = [*words(named("0-lora-ddp"))[4:]]
+    (answer,) = asked([[*plain, "policy.megatron_cfg.virtual_pipeline_model_parallel_size=2"]])
+    assert "Could not override" in answer["error"]
