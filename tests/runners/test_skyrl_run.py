@@ -126,6 +126,8 @@ def test_a_run_is_started_recorded_and_judged_by_what_it_shows(
     for criterion in shown:
         assert state_of(verdict, criterion) is State.MET, criterion
     assert not [item for item in verdict.evidence if item.state is State.BROKEN]
+    names = [row.name for row in verdict.deliverables]
+    assert names[1:3] == ["Local Bridge import in SkyRL", "SkyRL Megatron backend run"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from verl_e2e.core.consumer.consumer import ConfigKey
 from verl_e2e.core.consumer.consumers import consumer_of, variants_of
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.invariants import CriterionFinding
@@ -192,13 +193,14 @@ def _deliverables(
         shown = "; ".join(by[name].summary for name in quoted if by[name].state is State.MET)
         detail = f"{case.job.level.title} ({case.job.variant}){f': {shown}' if shown else ''}"
         variants = Deliverable(wording.REQUESTED_VARIANTS, ran, detail)
+    title = consumer_of(case.job).title
     log = _log(case.log, case.facts.line_count if has_log else None)
     if never_started and not case.facts.line_count:
         log = Deliverable(wording.LOG_CAPTURE, Outcome.SKIPPED, wording.NEVER_STARTED)
     return (
         Deliverable(wording.BRIDGE_CHECKS, _OF_TESTS[tests.state], wording.bridge_detail(case.job, tests)),
-        Deliverable(wording.LOCAL_IMPORT, outcome, imported.summary),
-        Deliverable(wording.BACKEND_RUN, ran, wording.backend_detail(case.job, cause)),
+        Deliverable(wording.IMPORT_IN.format(title), outcome, imported.summary),
+        Deliverable(wording.RUN_OF.format(title), ran, wording.backend_detail(case.job, cause)),
         variants,
         log,
     )
@@ -230,7 +232,6 @@ def with_contract(rows: tuple[Deliverable, ...], broken: tuple[str, ...]) -> tup
 _SHOWN_ID = 12
 # The packages of the image on which a result depends most.
 _SHOWN_PACKAGES = ("torch", "vllm", "sglang", "ray", "transformers", "transformer-engine", "nvidia-modelopt", "triton")
-_REPOSITORY = {"bridge": "Bridge repo", "verl": "verl repo", "megatron_lm": "Megatron-LM"}
 
 
 def _repository_rows(record: Record) -> Iterator[str]:
@@ -238,7 +239,9 @@ def _repository_rows(record: Record) -> Iterator[str]:
     trees = record.environment.repositories if record.environment else ()
     states = {str(state.name): state for state in trees}
     asked = {"bridge": record.job.bridge.commit, "verl": record.job.verl.commit} if record.job else {}
-    for name, title in _REPOSITORY.items():
+    consumer = consumer_of(record.job).title if record.job else VERL.title
+    titles = {"bridge": "Bridge repo", "verl": f"{consumer} repo", "megatron_lm": "Megatron-LM"}
+    for name, title in titles.items():
         state = states.get(name)
         if state is not None:
             dirty = f"dirty files: {', '.join(state.dirty)}" if state.dirty else "no dirty files"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from itertools import chain, repeat
 
 from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import Purpose
@@ -35,8 +36,9 @@ def purpose_rows(purposes: Iterable[Purpose], most: int = 3) -> tuple[str, ...]:
 
 _SHOWN_CHOSEN = 3
 BRIDGE_CHECKS = "Bridge-side checks"
-LOCAL_IMPORT = "Local Bridge import in verl"
-BACKEND_RUN = "verl Megatron backend run"
+# Of a consumer, by its title; those of verl are what a card has where no job is judged.
+IMPORT_IN, RUN_OF = "Local Bridge import in {}", "{} Megatron backend run"
+LOCAL_IMPORT, BACKEND_RUN = IMPORT_IN.format(VERL.title), RUN_OF.format(VERL.title)
 REQUESTED_VARIANTS = "Requested variants"
 LOG_CAPTURE = "Log capture"
 
