@@ -140,6 +140,8 @@ def test_a_run_is_started_recorded_and_judged_by_what_it_shows(
             "grad_norm is 0",
         ),
         ((BUILT, step(policy__rollout_train_logprobs_abs_diff_mean=0.9), BAR, DONE), Result.FAIL, "differ by 0.90000"),
+        (("SAID Infrastructure logs will be written to: /o/infra.log", step(), BAR, DONE), Result.BLOCKED, "worker"),
+        ((BUILT, step(policy__rollout_train_logprobs_abs_diff_mean=5.0), BAR, DONE), Result.FAIL, "differ by 5"),
         ((BUILT, step(), "SAID No checkpoint found, starting training from scratch"), Result.BLOCKED, ""),
     ],
 )
@@ -170,4 +172,14 @@ def test_level_1_saves_and_resumes_by_log_and_files(
     _, verdict = run_of(world, tmp_path, environ, first, name="1-resume", resumed=second)
     (found,) = (item for item in verdict.evidence if item.criterion == Criterion.RESUMED)
     assert found.state is state, found.summary
+    assert verdict.result is not Result.PASS
+
+
+def test_a_save_that_was_asked_for_and_never_made_is_no_pass(
+    world: World, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    first, second = (BUILT, step(), BAR, DONE), (BUILT, *LOADED, step(2), BAR.replace("1/1", "2/2"), DONE)
+    _, verdict = run_of(world, tmp_path, environ, first, name="1-resume", resumed=second)
+    (found,) = (item for item in verdict.evidence if item.criterion == Criterion.RESUMED)
+    assert found.state is State.MISSING
     assert verdict.result is not Result.PASS

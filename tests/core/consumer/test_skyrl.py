@@ -163,11 +163,20 @@ def test_the_configuration_that_skyrl_prints_in_colours_is_read() -> None:
         ("-1", -1),
         ("latest", "latest"),
         ("/a/b.parquet", "/a/b.parquet"),
+        ("1e-6", "1e-6"),
+        ("one text that was too long\n    for its line", "one text that was too long for its line"),
     ],
 )
 def test_a_value_is_read_as_yaml_means_it(shown: str, value: object) -> None:
     text = f"x - data:\n  a: {shown}\nenvironment:\n  b: 1\ngenerator:\n  c: 2\ntrainer:\n  train_batch_size: 3\n"
     assert lookup(read_yaml(text), "data.a") == value
+
+
+def test_a_quoted_key_is_a_key() -> None:
+    text = (
+        "x - data:\n  'a b': 1\n  '8': {}\nenvironment:\n  b: 1\ngenerator:\n  c: 2\ntrainer:\n  train_batch_size: 3\n"
+    )
+    assert read_yaml(text)["data"] == {"a b": 1, "8": {}}
 
 
 @pytest.mark.parametrize("end", [2, 40, 200])

@@ -6,7 +6,7 @@ of a step are a dict over many lines with four decimals, so the instrumentation 
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from verl_e2e.core.consumer.consumer import (
@@ -53,8 +53,10 @@ _SECTIONS = ("data", "environment", "generator", "trainer")
 _LATE = "train_batch_size"
 # A name of a section, or a line below one; YAML is printed in the order of its names.
 _BELONGS = re.compile(rf"(?:{'|'.join(_SECTIONS)}):\s*$|\s+\S")
-_LINE = re.compile(r"( *)((?:- )*)(?:([\w./@*-]+):(?: (.*))?|(.*))$")
-_NUMBER = re.compile(r"[-+]?(?:\d[\d_]*)?\.?\d+(?:[eE][-+]?\d+)?|[-+]?\d+\.")
+_KEY = r"""(?:[\w./@*-]+|'(?:[^']|'')*'|"(?:[^"\\]|\\.)*")"""
+_LINE = re.compile(rf"( *)((?:- )*)(?:({_KEY}):(?: (.*))?|(.*))$")
+# A float of YAML 1.1 has a point; `1e-6` without one is a text, and PyYAML writes both so.
+_NUMBER = re.compile(r"[-+]?\d+|[-+]?(?:\d+\.\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _WORDS: dict[str, Any] = {"null": None, "~": None, "true": True, "false": False, "{}": {}, "[]": []}
 _WORDS |= {".nan": float("nan"), ".inf": float("inf"), "-.inf": float("-inf")}
 
@@ -76,10 +78,22 @@ def _scalar(shown: str) -> Any:
     return shown
 
 
+def _whole_rows(lines: Iterable[str]) -> list[str]:
+    """The lines, with what was too long for one of them put behind it."""
+    rows: list[str] = []
+    for line in lines:
+        found = _LINE.match(line.rstrip())
+        if rows and line.strip() and found is not None and not found[2] and found[3] is None:
+            rows[-1] += f" {line.strip()}"
+        else:
+            rows.append(line)
+    return rows
+
+
 def read_yaml(text: str) -> Mapping[str, Any]:
     """The mapping that a block of YAML shows, as PyYAML dumps plain dicts and lists; ValueError when it is none.
 
-    The first line may begin with loguru's prefix. A list of mappings and text over several lines are not read.
+    The first line may begin with loguru's prefix. A list of mappings is not read.
     """
     lines = text.splitlines()
     if lines:
@@ -88,7 +102,7 @@ def read_yaml(text: str) -> Mapping[str, Any]:
     # The mappings and lists that are open, each with the indentation of its entries; the key that waits for its value.
     levels: list[tuple[int, dict[str, Any]]] = [(0, root)]
     waiting: tuple[dict[str, Any], str, int] | None = None
-    for line in lines:
+    for line in _whole_rows(lines):
         found = _LINE.match(line.rstrip())
         if found is None or not line.strip():
             continue
@@ -101,8 +115,8 @@ def read_yaml(text: str) -> Mapping[str, Any]:
                 of[name].append(_scalar(item if key is None else line.strip()[2:]))
             continue
         if key is None:
-            # The rest of a text that was too long for its line.
             continue
+        key = str(_scalar(key)) if key[0] in "'\"" else key
         if waiting is not None and indent > waiting[2] and waiting[0][waiting[1]] is None:
             inner: dict[str, Any] = {}
             waiting[0][waiting[1]] = inner
