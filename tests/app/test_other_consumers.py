@@ -1,6 +1,7 @@
 """What a consumer beside verl reaches of a change is named on the plan: no job here runs it."""
 
 import re
+from collections.abc import Mapping
 
 import pytest
 
@@ -20,15 +21,23 @@ def notes(path: str, others: dict[str, Uses]) -> list[str]:
     """The notes on consumers of a plan, where the functions of one file have another body."""
     text = BASE[path]
     assert isinstance(text, str)
-    head = {**BASE, path: text.replace("return ", "return [] or ")}
-    planner = Planner(FakeTrees({"base": BASE, "head": head}), USES, FakeSummaries(), others=others)
+    return notes_of({path: text.replace("return ", "return [] or ")}, others)
+
+
+def notes_of(
+    new: Mapping[str, str | bytes | None], others: dict[str, Uses], renames: dict[str, str] | None = None
+) -> list[str]:
+    """The same for a head with these files, where None deletes one."""
+    head = {path: text for path, text in {**BASE, **new}.items() if text is not None}
+    trees = FakeTrees({"base": BASE, "head": head}, renames=renames or {})
+    planner = Planner(trees, USES, FakeSummaries(), others=others)
     return [note for note in planner.plan("base", "head", packaged_policy()).plan.notes if "alone reaches" in note]
 
 
 @pytest.mark.parametrize(
     ("path", "entry", "expected"),
     [
-        (RECIPE, OTHER, ["Other 1 alone reaches recipe (one.py): no job here runs it."]),
+        (RECIPE, OTHER, ["Other 1 alone reaches recipe (recipes/one.py): no job here runs it."]),
         # verl reaches that as well, so a job runs it.
         (LORA, Uses(USES.entries, (), "other"), []),
         # Nobody reaches that.
@@ -44,3 +53,19 @@ def test_the_packaged_lists_are_of_commits_and_start_somewhere() -> None:
         never_run = r" \(never run here\)" if consumer.never_run else ""
         assert re.fullmatch(rf"{consumer.title} [0-9a-f]{{12}}{never_run}", title)
         assert uses.entries
+
+
+@pytest.mark.parametrize(
+    ("new", "renames", "shown"),
+    [
+        ({RECIPE: "def other():\n    return 1\n"}, {}, "recipe (recipes/one.py)"),
+        ({RECIPE: None}, {}, "recipe (recipes/one.py)"),
+        ({RECIPE: "def recipe(:\n"}, {}, "recipes/one.py"),
+        ({RECIPE: None, f"{TOP}recipes/two.py": BASE[RECIPE]}, {RECIPE: f"{TOP}recipes/two.py"}, "recipes/one.py"),
+    ],
+)
+def test_what_is_gone_moved_or_cannot_be_read_is_named(
+    new: Mapping[str, str | bytes | None], renames: dict[str, str], shown: str
+) -> None:
+    (note,) = notes_of(new, {"Other 1": OTHER}, renames)
+    assert shown in note

@@ -545,22 +545,26 @@ class Planner:
         self, change: Change, reach: ReachPolicy, trees: tuple[_Tree, _Tree], effects: Effects
     ) -> Iterator[str]:
         """What other consumers reach of the changed functions and verl does not, so that no job here runs it."""
-        own = {_named(item) for item in effects.functions if item.function.reached and not item.earlier}
+        own = {_place_of(item) for item in effects.functions if item.function.reached and not item.earlier}
         pairs = [pair for item in change.paths if (pair := _compared(item, reach))]
-        if len(own) == len({_named(item) for item in effects.functions}) and all(
-            new in effects.paths for _, new in pairs
-        ):
+        same = all(old == new and new in effects.paths for old, new in pairs)
+        if same and len(own) == len({_place_of(item) for item in effects.functions}):
             return
-        versions, _ = self._versions(pairs, trees)
+        versions, absent = self._versions(pairs, trees)
         compared = compared_files([(old.content, new.content) for old, new in versions], self._summaries)
-        base, head = (tree.program for tree in trees)
+        ran = entered_by_runs(reach.package, reach.roots)
         for title, uses in self._others.items():
-            followed = Reach(head, uses.entries, entered_by_runs(reach.package, reach.roots))
-            both = Sides(base, head, followed, followed)
-            touched = effects_of(versions, both, reach.roots, compared=compared).functions
-            found = {_named(item) for item in touched if item.function.reached and not item.earlier}
-            if alone := sorted(found - own):
-                shown = ", ".join(map(readable, alone[:_SHOWN_PLACES]))
+            base, head = (Reach(tree.program, uses.entries, ran) for tree in trees)
+            both = Sides(trees[0].program, trees[1].program, base, head)
+            found = effects_of(versions, both, reach.roots, compared=compared)
+            reached = {_place_of(item) for item in found.functions if item.function.reached and not item.earlier}
+            imported = {*base.imported, *head.imported} - {name for tree in trees for name in tree.reach.imported}
+            # What cannot be compared, and modules that have another name now.
+            whole = {*absent, *found.unread, *(old for old, new in pairs if old != new)}
+            files = {(path, "") for path in whole if module_name(path, reach.roots) in imported}
+            if alone := sorted({*reached, *files} - own):
+                places = [f"{symbol} ({_short(path)})" if symbol else _short(path) for path, symbol in alone]
+                shown = ", ".join(map(readable, places[:_SHOWN_PLACES]))
                 more = f" and {len(alone) - _SHOWN_PLACES} more" if len(alone) > _SHOWN_PLACES else ""
                 yield f"{title} alone reaches {shown}{more}: no job here runs it."
 
@@ -623,10 +627,14 @@ def _not_compared(trees: SourceTrees, commits: tuple[str, str], policy: Policy) 
     return found
 
 
-def _named(touched: TouchedFunction) -> str:
-    """The function or method that a change touches, with its file."""
-    file = touched.function.path.rpartition("/")[2]
-    return f"{touched.symbol} ({file})" if touched.symbol else file
+def _place_of(touched: TouchedFunction) -> tuple[str, str]:
+    """The file of what a change touches, and the function or method in it; empty for code at import."""
+    return touched.function.path, touched.symbol
+
+
+def _short(path: str) -> str:
+    """A file with its folder."""
+    return "/".join(path.split("/")[-2:])
 
 
 def _set_aside(path: str, policy: Policy) -> bool:

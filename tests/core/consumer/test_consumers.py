@@ -4,13 +4,13 @@ import re
 from itertools import chain
 
 import pytest
+from pydantic import ValidationError
 
 from tests.core.builders import make_job
 from verl_e2e.core.consumer.consumer import ROLES_PROVED, Consumer, LogMark, Quantity, Refusal
 from verl_e2e.core.consumer.consumers import CONSUMERS, consumer_of
 from verl_e2e.core.log.literals import LITERALS
 from verl_e2e.core.log.scan import LogScanner
-from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import ProcessRole
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.levels import Level
@@ -162,6 +162,8 @@ def test_a_job_of_the_usual_consumer_does_not_name_it() -> None:
     assert Job.model_validate(other.model_dump()) == other
 
 
-def test_a_consumer_that_is_not_known_is_the_readers_mistake() -> None:
-    with pytest.raises(UserError, match="job 0-lora-ddp: consumer: 'other' is not known; it is one of verl"):
-        consumer_of(make_job(consumer="other"))
+def test_a_job_is_for_a_known_consumer() -> None:
+    assert {make_job(consumer=name).consumer for name in CONSUMERS} == set(CONSUMERS)
+    # As any key of a job with a value that is not allowed.
+    with pytest.raises(ValidationError, match="verl"):
+        make_job(consumer="other")

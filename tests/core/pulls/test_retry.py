@@ -272,6 +272,7 @@ MAY_BE_THE_CHANGE = (
     "log:host-memory",
     "log:killed-by-signal",
     "log:worker-died",
+    "log:engine-cache",
     "log:engine-memory",
 )
 

@@ -5,6 +5,7 @@ of a step are a dict over many lines with four decimals, so the instrumentation 
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -41,11 +42,18 @@ def read_metrics(text: str) -> tuple[int, dict[str, float]] | None:
     except (ValueError, RecursionError):
         return None
     numbers = {
-        name: float(value)
+        name: _float(value)
         for name, value in found.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
     return int(match[1]), dict(list(numbers.items())[:MAX_KEYS])
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 _SECTIONS = ("data", "environment", "generator", "trainer")

@@ -268,16 +268,22 @@ def host_overrides(site: SiteProfile, *, reward_model: bool, gpus_of_node: int, 
     return (*given, *(f"{found[1]}reward.reward_model.rollout.{found[2]}" for found in engine))
 
 
+def _number(text: str | None, usual: int = 1) -> int:
+    """A size or a length; what is no number from 1 on is the usual one."""
+    return int(text) if text is not None and text.isdecimal() and int(text) else usual
+
+
 def filling(wrapper: Mapping[str, str]) -> tuple[str, ...]:
     """Overrides that fill the stages of a pipeline: micro-batches as short as verl takes them.
 
     verl fills a micro-batch up to a number of tokens, which must hold the longest sequence. By the wrapper's own number
     a short mini-batch is one micro-batch, and a pipeline then runs one stage after the other.
     """
-    if wrapper.get("COMMON_PP", "1") == "1":
+    if _number(wrapper.get("COMMON_PP")) == 1:
         return ()
-    lengths = ("MAX_PROMPT_LENGTH", "MAX_RESPONSE_LENGTH")
-    longest = sum(int(wrapper.get(name, WRAPPER[name].default or "1")) for name in lengths)
+    # The wrapper takes its default for an empty length too.
+    lengths = {name: WRAPPER[name].default for name in ("MAX_PROMPT_LENGTH", "MAX_RESPONSE_LENGTH")}
+    longest = sum(_number(wrapper.get(name), _number(usual)) for name, usual in lengths.items())
     # verl's trainer takes the critic's number from one for inference, in training too, which no YAML file has.
     # TrainerBase in verl/trainer/ppo/v1/trainer_base.py; its older trainer takes it from that of training.
     names = ("actor_rollout_ref.actor.ppo_max_token", "critic.ppo_max_token", "++critic.ppo_infer_max_token")

@@ -7,10 +7,12 @@ never the change's unless it is shown that the change is what ran.
 
 from collections.abc import Iterable, Mapping
 
+from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import checkout_gap, run_imported_checkout
 from verl_e2e.core.judge.criteria.invariants import CriterionFinding
+from verl_e2e.core.judge.criteria.metrics import first_disagreement
 from verl_e2e.core.judge.criteria.table import CRITERIA, ROWS, Broken, Criterion, CriterionRow, Gap
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.outcome import (
@@ -155,15 +157,24 @@ def _broken_at_its_line(by: By, case: Case) -> Decision | None:
     answer = case.triage
     if answer.verdict is not TriageVerdict.PASS and 0 < answer.line < first.line:
         return None
-    # What a tensor holds that it may not tells more than how far trainer and rollout drifted apart by it.
-    alone = answer.verdict is TriageVerdict.PASS or answer.line == first.line
-    if first.criterion == Criterion.ROLLOUT_AGREEMENT and alone:
-        weights = {name: item for name, item in by.items() if ROWS[name].compared_with is None}
-        if by_weights := _broken_row(weights, case, Broken.AFTER_ERRORS):
-            return by_weights
+    if first.criterion == Criterion.ROLLOUT_AGREEMENT and (by_weights := _weights_before(by, case)):
+        return by_weights
     lost = first.criterion == Criterion.WEIGHTS_KEPT and answer.line == first.line
     # Triage knows from the lines around it whether weights were lost on the way in or on the way out.
     return Decision(Result.FAIL, answer.stage if lost else row.stage, first.summary, row.fix, first)
+
+
+def _weights_before(by: By, case: Case) -> Decision | None:
+    """What a tensor holds that it may not, where trainer and rollout drifted apart only after that.
+
+    Until the first optimizer step of a start only the export, or what comes before it, can set them apart.
+    """
+    weights = {name: item for name, item in by.items() if ROWS[name].compared_with is None}
+    found = _broken_row(weights, case, Broken.AFTER_ERRORS)
+    if found is None or found.stage is None:
+        return None
+    at_once = first_disagreement(case) in {phase.first_step for phase in consumer_of(case.job).phases(case.job)}
+    return None if at_once and found.stage.order > Stage.EXPORT_WEIGHT_SYNC.order else found
 
 
 def _broken_row(by: By, case: Case, kind: Broken) -> Decision | None:

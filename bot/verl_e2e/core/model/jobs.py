@@ -362,7 +362,7 @@ class Job(Document):
     # Megatron-LM in place of Bridge's submodule; None: the submodule.
     megatron_lm: Repository | None = None
     # The program that trains, by its name in `core/consumer`; left out of the document where it is verl.
-    consumer: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*$")] = "verl"
+    consumer: Annotated[str, StringConstraints(pattern="^(verl|skyrl|nemo-rl)$")] = "verl"
     # The consumer at the commit to test with.
     verl: Repository
     # Where the runner fetches the repositories from; without an address it takes the one at `path`, as it is.

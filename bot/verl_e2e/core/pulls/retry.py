@@ -140,6 +140,7 @@ _OF_RULE: Mapping[str, RetryClass] = {
     "failed-exit": _UNKNOWN,
     "host-memory": _UNKNOWN,
     "engine-memory": _UNKNOWN,
+    "engine-cache": _UNKNOWN,
     "worker-died": _UNKNOWN,
     "parallel-init": _UNKNOWN,
     "rollout-start": _UNKNOWN,

@@ -189,9 +189,7 @@ RULES: tuple[TriageRule, ...] = (
         fault=Fault.OUTSIDE,
         stage=Stage.ROLLOUT_ENGINE,
         message=r"No available memory for the cache blocks|Free memory on device .* less than desired"
-        r"|Memory usage increased after sleeping|(?:KV"
-        r"|kv) cache .*(?:needed|memory)|larger than the maximum number of tokens that can be stored in KV"
-        r"|Not enough memory\. Please try (?:to )?increas",
+        r"|Memory usage increased after sleeping|Not enough memory\. Please try (?:to )?increas",
         cause="the rollout engine found too little free GPU memory",
         fix="Free the GPU (one run a host) or change rollout.gpu_memory_utilization.",
         example="all initialize finished, ready to fit\n"
@@ -200,6 +198,21 @@ RULES: tuple[TriageRule, ...] = (
         '  File "vllm/v1/core/kv_cache_utils.py", line 527, in get_kv_cache_config\n'
         "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` "
         "when initializing the engine.",
+        source="vLLM, vllm/v1/core/kv_cache_utils.py:check_enough_kv_cache_memory",
+    ),
+    TriageRule(
+        id="engine-cache",
+        fault=Fault.OUTSIDE,
+        stage=Stage.ROLLOUT_ENGINE,
+        message=r"(?:KV|kv) cache .*(?:needed|memory)"
+        r"|larger than the maximum number of tokens that can be stored in KV",
+        cause="the rollout engine's cache does not hold one sequence",
+        fix="Lower the lengths or raise rollout.gpu_memory_utilization.",
+        example="all initialize finished, ready to fit\n"
+        "Traceback (most recent call last):\n"
+        '  File "vllm/v1/core/kv_cache_utils.py", line 600, in check_enough_kv_cache_memory\n'
+        "ValueError: To serve at least one request with the models's max seq len (131072), 6.00 GiB KV cache is "
+        "needed, which is larger than the available KV cache memory.",
         source="vLLM, vllm/v1/core/kv_cache_utils.py:check_enough_kv_cache_memory",
     ),
     TriageRule(

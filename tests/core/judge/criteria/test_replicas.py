@@ -85,12 +85,22 @@ def test_a_drifting_copy_is_a_fail_that_nothing_else_sees() -> None:
     assert [item.criterion for item in verdict.evidence if item.state is State.BROKEN] == [Criterion.REPLICAS]
 
 
-@pytest.mark.parametrize(("drifted", "by"), [(True, Criterion.REPLICAS), (False, Criterion.ROLLOUT_AGREEMENT)])
-def test_a_copy_that_differs_tells_more_than_the_agreement_that_it_spoils(drifted: bool, by: Criterion) -> None:
+@pytest.mark.parametrize(
+    ("drifted", "agreement", "by"),
+    [
+        (True, (0.999, 0.93), Criterion.REPLICAS),
+        (False, (0.999, 0.93), Criterion.ROLLOUT_AGREEMENT),
+        # Before the first optimizer step no copy can have drifted.
+        (True, (0.93, 0.93), Criterion.ROLLOUT_AGREEMENT),
+    ],
+)
+def test_a_copy_that_differs_tells_more_than_the_agreement_that_it_spoils(
+    agreement: tuple[float, float], by: Criterion, *, drifted: bool
+) -> None:
     taken = healthy(DATA)
     taken = taken.with_tensor(LORA_A, other, STEP, rank=1, number=1, model="actor") if drifted else taken
-    facts = make_facts(steps=(step_line(pearson_corr=0.93),))
-    verdict = judged(facts, job=make_job(gpu_count=2), fingerprints=taken.document())
+    steps = (step_line(at, 1333 + at, pearson_corr=value) for at, value in enumerate(agreement, start=1))
+    verdict = judged(make_facts(steps=tuple(steps)), job=make_job(gpu_count=2, steps=2), fingerprints=taken.document())
     assert (verdict.result, verdict.decided_by) == (Result.FAIL, by)
     assert Criterion.ROLLOUT_AGREEMENT in [item.criterion for item in verdict.evidence if item.state is State.BROKEN]
 

@@ -93,6 +93,13 @@ def rollout_agreement(case: Case) -> Evidence:
     return Evidence(state, summary, case.log, step.line, f"step:{step.step} {AGREEMENT}:{worst}")
 
 
+def first_disagreement(case: Case) -> int | None:
+    """The first step whose correlation is broken or none at all; None where there is no such step."""
+    steps = sorted(_reporting(case), key=lambda step: step.step)
+    values = ((step, step.values[AGREEMENT]) for step in steps)
+    return next((step.step for step, value in values if not value >= _bounds(case, step)[0]), None)
+
+
 def _difference(case: Case) -> Evidence | None:
     """Trainer and rollout agree by the largest difference of their log-probabilities; None where none is reported."""
     metrics = consumer_of(case.job).metrics
