@@ -17,6 +17,7 @@ OTHERS = {
     "--address": ("ray job", "ray start"),
     "--auto": ("git remote set-head",),
     "--cap-add": ("container",),
+    "--config": ("run_grpo",),
     "--ephemeral": ("register",),
     "--filter": ("git -C",),
     "--gpus": ("container", "sbatch"),
