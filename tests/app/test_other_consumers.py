@@ -14,7 +14,7 @@ from verl_e2e.core.reach.entries import Uses
 from verl_e2e.core.reach.walk import Entry
 
 RECIPE, LORA = f"{TOP}recipes/one.py", f"{TOP}peft/lora.py"
-OTHER = Uses((Entry("megatron.bridge.recipes.one", "recipe", "other/train.py", 1),), (), "other")
+OTHER = Uses((Entry("megatron.bridge.recipes.one", "recipe", "other/train.py", 1),), (), "a commit")
 
 
 def notes(path: str, others: dict[str, Uses]) -> list[str]:
@@ -37,7 +37,7 @@ def notes_of(
 @pytest.mark.parametrize(
     ("path", "entry", "expected"),
     [
-        (RECIPE, OTHER, ["Other 1 alone reaches recipe (recipes/one.py): no job here runs it."]),
+        (RECIPE, OTHER, ["Other alone reaches recipe (recipes/one.py): no job here runs it (a commit)."]),
         # verl reaches that as well, so a job runs it.
         (LORA, Uses(USES.entries, (), "other"), []),
         # Nobody reaches that.
@@ -45,13 +45,13 @@ def notes_of(
     ],
 )
 def test_what_another_consumer_alone_reaches(path: str, entry: Uses, expected: list[str]) -> None:
-    assert notes(path, {"Other 1": entry}) == expected
+    assert notes(path, {"Other": entry}) == expected
 
 
 def test_the_packaged_lists_are_of_commits_and_start_somewhere() -> None:
     for consumer, (title, uses) in zip(OTHER_CONSUMERS, other_uses().items(), strict=True):
-        never_run = r" \(never run here\)" if consumer.never_run else ""
-        assert re.fullmatch(rf"{consumer.title} [0-9a-f]{{12}}{never_run}", title)
+        assert title == consumer.title
+        assert re.fullmatch(rf"commit [0-9a-f]{{12}}{', never run here' if consumer.never_run else ''}", uses.source)
         assert uses.entries
 
 
@@ -67,5 +67,5 @@ def test_the_packaged_lists_are_of_commits_and_start_somewhere() -> None:
 def test_what_is_gone_moved_or_cannot_be_read_is_named(
     new: Mapping[str, str | bytes | None], renames: dict[str, str], shown: str
 ) -> None:
-    (note,) = notes_of(new, {"Other 1": OTHER}, renames)
+    (note,) = notes_of(new, {"Other": OTHER}, renames)
     assert shown in note

@@ -566,7 +566,7 @@ class Planner:
                 places = [f"{symbol} ({_short(path)})" if symbol else _short(path) for path, symbol in alone]
                 shown = ", ".join(map(readable, places[:_SHOWN_PLACES]))
                 more = f" and {len(alone) - _SHOWN_PLACES} more" if len(alone) > _SHOWN_PLACES else ""
-                yield f"{title} alone reaches {shown}{more}: no job here runs it."
+                yield f"{title} alone reaches {shown}{more}: no job here runs it ({uses.source})."
 
     def _measured_lines(
         self, versions: Iterable[tuple[Version, Version]], cells: CellMap

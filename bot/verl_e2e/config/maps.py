@@ -198,11 +198,11 @@ def _uses_file(consumer: str) -> _UsesFile:
 
 @cache
 def other_uses() -> Mapping[str, Uses]:
-    """What other consumers use of Megatron-Bridge, each at a commit that its title names, and whether it ran here."""
+    """What other consumers use of Megatron-Bridge, by title; `source` has the commit and whether it ran here."""
     read = [(consumer, _uses_file(consumer.package)) for consumer in OTHER_CONSUMERS]
     return {
-        f"{consumer.title} {file.commit[:12]}{f' ({NEVER_RUN})' if consumer.never_run else ''}": Uses(
-            file.entries, file.calls, consumer.title
+        consumer.title: Uses(
+            file.entries, file.calls, f"commit {file.commit[:12]}{f', {NEVER_RUN}' if consumer.never_run else ''}"
         )
         for consumer, file in read
     }
