@@ -131,6 +131,8 @@ class PlanDocument(_Part):
     bridge_tests: ChosenTests = ChosenTests()
     # Why the plan may not be what the change needs.
     incomplete: tuple[str, ...] = ()
+    # What else there is to know of it: where reach starts, what another consumer alone reaches.
+    notes: tuple[str, ...] = ()
     # How much was looked at, None where names alone were.
     looked_at: LookedAt | None = None
     # The functions that the change touches, with the lines that must run.
@@ -160,6 +162,7 @@ def plan_document(plan: Plan) -> PlanDocument:
         features=plan.features,
         bridge_tests=ChosenTests(tests=plan.tests.tests, left_out=plan.tests.left_out),
         incomplete=plan.incomplete,
+        notes=plan.notes,
         looked_at=plan.looked_at,
         changed=plan.changed,
         not_covered=tuple(PlaceNotCovered(purpose=item.purpose, reason=item.reason) for item in plan.not_covered),
