@@ -213,7 +213,7 @@ def test_plan_of_git_objects_as_json(tmp_path: Path) -> None:
     assert (done.returncode, plan["schema"], plan["base"], plan["head"]) == (0, 2, made.base, made.head)
     keys = {"schema", "base", "head", "levels", "jobs", "reasons", "not_required", "families", "features"}
     keys |= {"minutes_to_answer"}
-    also = {"bridge_tests", "incomplete", "looked_at", "changed", "not_covered", "not_entered", "unshown"}
+    also = {"bridge_tests", "incomplete", "notes", "looked_at", "changed", "not_covered", "not_entered", "unshown"}
     assert set(plan) == {*keys, *also}
     assert set(plan["reasons"][0]) == {"level", "path", "symbol", "reason", "via"}
 
