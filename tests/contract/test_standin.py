@@ -60,8 +60,9 @@ def test_prism_lets_every_request_and_answer_through(tmp_path: Path, node_folder
         for call in calls(world):
             # Prism follows redirects itself, with the token that the place of the files refuses.
             where = world.url if call.path.endswith(("/logs", "/zip")) else proxy
+            heard = len(world.standin.traffic)
             status, body = send(where, call, world, token)
-            if _LOST in body and call.method == "GET":
+            if _LOST in body and (call.method == "GET" or len(world.standin.traffic) == heard):
                 # The proxy lost the line to the stand-in, which says nothing of the request or its answer.
                 status, body = send(where, call, world, token)
             if b"stoplight" in body or (status >= 400 and status not in _REFUSED):
