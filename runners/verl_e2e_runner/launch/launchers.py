@@ -15,7 +15,7 @@ LAUNCHERS: Mapping[str, Launcher] = {VERL.name: VERL_LAUNCHER, SKYRL.name: SKYRL
 
 
 def launcher_of(job: Job) -> Launcher:
-    """What starts a job; UserError for a consumer that is not known, or that nothing starts."""
+    """What starts a job; UserError for a consumer that nothing starts."""
     consumer = consumer_of(job)
     if consumer.name not in LAUNCHERS:
         raise UserError(f"job {job.id}: consumer: nothing starts {consumer.title} yet; plan the job for another one")

@@ -385,6 +385,16 @@ class Comparing:
     older_bridge: Setting | None = None
 
 
+def on_more_ranks(
+    base: Mapping[str, str], wrapper: Mapping[str, str], *, parts: int, factor: int, experts: bool
+) -> Mapping[str, str]:
+    """`Spread` for a consumer whose variables of sizes are named as Megatron's own, with `base` for what is not set."""
+    sizes = {**base, **wrapper}
+    wider = ["TENSOR_MODEL_PARALLEL_SIZE", *(["EXPERT_MODEL_PARALLEL_SIZE"] if experts else [])]
+    engine = {"ENGINE_TENSOR_PARALLEL_SIZE": str(max(int(sizes["ENGINE_TENSOR_PARALLEL_SIZE"]), parts))}
+    return {**engine, **{name: str(int(sizes[name]) * factor) for name in wider}}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointForm:
     """What a checkpoint consists of, and how the log says that it was loaded. Paths are below the model's folder."""
@@ -441,24 +451,23 @@ class Consumer:
     counts: Callable[[int, int], Setting]
     # What puts a model on more ranks than its job asks for.
     spread: Spread
-    # Over how many ranks a job's trainers divide a model's weights.
-    shards: Callable[[Variant], int]
     # Whether a job with these variables trains a critic.
-    trains_critic: Callable[[Mapping[str, str]], bool]
+    trains_critic: Callable[[Mapping[str, str]], bool] = lambda _wrapper: False
     # Overrides that fill the stages of a pipeline, by the job's variables; empty without one.
-    filling: Callable[[Mapping[str, str]], tuple[str, ...]]
+    filling: Callable[[Mapping[str, str]], tuple[str, ...]] = lambda _wrapper: ()
     # Overrides of every job on a host.
     host: HostOverrides
     # What makes a job train on a model that can have no critic and answers no question right, by the job's overrides.
-    any_model: Callable[[Collection[str]], Setting]
+    any_model: Callable[[Collection[str]], Setting] = lambda _overrides: Setting()
     # Variables and whole overrides that a job itself chooses, whatever its named variant has.
     own_choices: frozenset[str]
     # Levels that it cannot run, and why a value of an axis is not run.
     refused_levels: Mapping[Level, Refusal]
     refused: Callable[[Axis, Value], Refusal | None]
 
-    # The starts of a job in order; together they train every step from 1 to `Job.steps` once.
-    phases: Callable[[Job], tuple[PlannedPhase, ...]]
+    # The variable that says up to which step a start trains, and what the start that resumes has beside it.
+    last_step: str
+    resumed: Mapping[str, str] = field(default_factory=dict)
     # Whether a job writes checkpoints.
     saves: Callable[[Job], bool]
     expected: ExpectedConfig
@@ -513,6 +522,26 @@ class Consumer:
         if axis.row.takes is Takes.MODULES:
             text = "[" + ",".join(f"'{name}'" for name in text.split(",")) + "]"
         return Setting(dict.fromkeys(row.variables, text), tuple(f"{key}={text}" for key in row.keys))
+
+    def phases(self, job: Job) -> tuple[PlannedPhase, ...]:
+        """The starts of a job in order; together they train every step from 1 to `Job.steps` once.
+
+        Level 1 has two starts, unless the job never saves, as its reference run.
+        """
+        if job.level is not Level.SAVE_RESUME or job.steps <= 1 or not self.saves(job):
+            return (PlannedPhase("train", 1, job.steps),)
+        saved, last = job.steps - 1, job.steps
+        return (
+            PlannedPhase("save", 1, saved, {self.last_step: str(saved)}),
+            PlannedPhase("resume", last, last, {**self.resumed, self.last_step: str(last)}),
+        )
+
+    def shards(self, variant: Variant) -> int:
+        """Over how many ranks the trainers of a job divide a model's weights."""
+        sizes, over_all = {**self.base, **variant.wrapper}, self.setting(Axis.FSDP, value=True).wrapper
+        if over_all and over_all.items() <= sizes.items():
+            return variant.gpu_count
+        return math.prod(int(self.text(axis, sizes, "1")) for axis in (Axis.TENSOR, Axis.PIPELINE))
 
     def gradient_norms(self, models: Iterable[str]) -> tuple[str, ...]:
         """The metrics of the gradient norms of trained models: of the policy, and of the critic for any other."""

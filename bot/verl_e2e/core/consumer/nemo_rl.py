@@ -5,9 +5,9 @@ Read from NVIDIA-NeMo/RL 7ea279ab; its own loader and models take the command of
 grpo_megatron.sh`. As SkyRL it reads no variables: a job's are the last parts of keys in capitals.
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from verl_e2e.core.consumer.consumer import (
@@ -18,10 +18,10 @@ from verl_e2e.core.consumer.consumer import (
     Consumer,
     Hook,
     HookPoint,
-    PlannedPhase,
     Quantity,
     Refusal,
     joined_settings,
+    on_more_ranks,
 )
 from verl_e2e.core.consumer.nemo_rl_log import LOADED, NEMO_RL_LOG
 from verl_e2e.core.model.execution import ProcessRole
@@ -181,14 +181,6 @@ def nemo_rl_level(point: JobPoint, level: Level) -> Setting:
     return joined_settings([packed, learning])
 
 
-def nemo_rl_spread(wrapper: Mapping[str, str], *, parts: int, factor: int, experts: bool) -> Mapping[str, str]:
-    """Variables in place of those of a job: trainers on `factor` times as many ranks, the rollout on `parts`."""
-    sizes = {name: int(text) for name, text in {**_BASE, **wrapper}.items() if name.endswith("_SIZE")}
-    wider = {"TENSOR_MODEL_PARALLEL_SIZE", *(("EXPERT_MODEL_PARALLEL_SIZE",) if experts else ())}
-    engine = {"ENGINE_TENSOR_PARALLEL_SIZE": str(max(sizes["ENGINE_TENSOR_PARALLEL_SIZE"], parts))}
-    return {**engine, **{name: str(sizes[name] * factor) for name in sorted(wider)}}
-
-
 def nemo_rl_host(site: SiteProfile, *, reward_model: bool, gpus_of_node: int, nodes: int = 1) -> tuple[str, ...]:
     """What every job sets, and which part of a GPU its engine may take."""
     del reward_model, gpus_of_node, nodes
@@ -231,17 +223,6 @@ def nemo_rl_expected(wrapper: Mapping[str, str], overrides: Iterable[str], *, ph
 def _saves_checkpoints(job: Job) -> bool:
     """Whether a job writes checkpoints."""
     return job.wrapper.get("CHECKPOINTING_ENABLED", "false") == "true"
-
-
-def nemo_rl_phases(job: Job) -> tuple[PlannedPhase, ...]:
-    """Level 1 has two starts, the second from what the first left in `checkpoint_dir`; no key asks for that."""
-    if job.level is Level.SAVE_RESUME and job.steps > 1 and _saves_checkpoints(job):
-        saved, last = job.steps - 1, job.steps
-        return (
-            PlannedPhase("save", 1, saved, {"MAX_NUM_STEPS": str(saved)}),
-            PlannedPhase("resume", last, last, {"MAX_NUM_STEPS": str(last)}),
-        )
-    return (PlannedPhase("train", 1, job.steps),)
 
 
 def _loaded(text: str, step: int, _model: str) -> frozenset[str]:
@@ -355,20 +336,15 @@ NEMO_RL = Consumer(
     counts=lambda gpus_of_node, steps: Setting(
         {"CLUSTER_GPUS_PER_NODE": str(gpus_of_node), "MAX_NUM_STEPS": str(steps)}
     ),
-    spread=nemo_rl_spread,
-    shards=lambda variant: math.prod(
-        int({**_BASE, **variant.wrapper}[f"{kind}_MODEL_PARALLEL_SIZE"]) for kind in ("TENSOR", "PIPELINE")
-    ),
-    trains_critic=lambda _wrapper: False,
-    filling=lambda _wrapper: (),
+    spread=partial(on_more_ranks, _BASE),
     host=nemo_rl_host,
-    # It has no reward that the answers of any model differ in: random weights earn nothing and learn nothing.
-    any_model=lambda _overrides: Setting(),
     own_choices=frozenset(),
+    # It has no reward that the answers of any model differ in: random weights earn nothing and learn nothing.
     own_reward=lambda _given: "",
     refused_levels=MappingProxyType({Level.MEGATRON_FSDP: _WITHOUT_FSDP}),
     refused=nemo_rl_refusal,
-    phases=nemo_rl_phases,
+    # It resumes from what lies in `checkpoint_dir`; no key asks for that.
+    last_step="MAX_NUM_STEPS",
     saves=_saves_checkpoints,
     checkpoint=_CHECKPOINT,
     expected=nemo_rl_expected,

@@ -5,9 +5,9 @@ more keys, and its command is `KEY=VALUE` for every one of them and for the over
 not know end its start; the runner's preflight asks its own parser before a GPU is used.
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from verl_e2e.core.consumer.consumer import (
@@ -18,10 +18,10 @@ from verl_e2e.core.consumer.consumer import (
     Consumer,
     Hook,
     HookPoint,
-    PlannedPhase,
     Quantity,
     Refusal,
     joined_settings,
+    on_more_ranks,
 )
 from verl_e2e.core.consumer.skyrl_log import SKYRL_LOG
 from verl_e2e.core.model.execution import ProcessRole
@@ -206,20 +206,6 @@ def setting_of_level(point: JobPoint, level: Level) -> Setting:
     return joined_settings(parts)
 
 
-def on_more_ranks(wrapper: Mapping[str, str], *, parts: int, factor: int, experts: bool) -> Mapping[str, str]:
-    """Variables in place of those of a job: trainers on `factor` times as many ranks, the rollout on `parts`."""
-    sizes = {**_BASE, **wrapper}
-    own = {
-        "ENGINE_TENSOR_PARALLEL_SIZE": str(max(int(sizes["ENGINE_TENSOR_PARALLEL_SIZE"]), parts)),
-        "TENSOR_MODEL_PARALLEL_SIZE": str(int(sizes["TENSOR_MODEL_PARALLEL_SIZE"]) * factor),
-    }
-    return (
-        {**own, "EXPERT_MODEL_PARALLEL_SIZE": str(int(sizes["EXPERT_MODEL_PARALLEL_SIZE"]) * factor)}
-        if experts
-        else own
-    )
-
-
 def for_every_job(site: SiteProfile, *, reward_model: bool, gpus_of_node: int, nodes: int = 1) -> tuple[str, ...]:
     """What every job sets, and which part of a GPU its engine may take."""
     del reward_model, gpus_of_node, nodes
@@ -251,17 +237,6 @@ def printed_config(wrapper: Mapping[str, str], overrides: Iterable[str], *, phas
 def saves_checkpoints(job: Job) -> bool:
     """Whether a job writes checkpoints."""
     return job.wrapper.get("CKPT_INTERVAL", "-1") != "-1"
-
-
-def phases_of(job: Job) -> tuple[PlannedPhase, ...]:
-    """Level 1 has two starts, unless it never saves, as its reference run."""
-    if job.level is Level.SAVE_RESUME and job.steps > 1 and saves_checkpoints(job):
-        saved, last = job.steps - 1, job.steps
-        return (
-            PlannedPhase("save", 1, saved, {"MAX_TRAINING_STEPS": str(saved)}),
-            PlannedPhase("resume", last, last, {"RESUME_MODE": "latest", "MAX_TRAINING_STEPS": str(last)}),
-        )
-    return (PlannedPhase("train", 1, job.steps),)
 
 
 _LOADS = {
@@ -418,19 +393,13 @@ SKYRL = Consumer(
     counts=lambda gpus_of_node, steps: Setting(
         {"NUM_GPUS_PER_NODE": str(gpus_of_node), "MAX_TRAINING_STEPS": str(steps)}
     ),
-    spread=on_more_ranks,
-    shards=lambda variant: math.prod(
-        int({**_BASE, **variant.wrapper}[f"{kind}_MODEL_PARALLEL_SIZE"]) for kind in ("TENSOR", "PIPELINE")
-    ),
-    trains_critic=lambda _wrapper: False,
-    filling=lambda _wrapper: (),
+    spread=partial(on_more_ranks, _BASE),
     host=for_every_job,
-    # No job has a critic, and every job's reward is one that the answers of any model differ in.
-    any_model=lambda _overrides: Setting(),
     own_choices=frozenset({"MERGE_LORA", "ENFORCE_EAGER"}),
     refused_levels=_REFUSED_LEVELS,
     refused=refusal_of,
-    phases=phases_of,
+    last_step="MAX_TRAINING_STEPS",
+    resumed={"RESUME_MODE": "latest"},
     saves=saves_checkpoints,
     checkpoint=_CHECKPOINT,
     expected=printed_config,

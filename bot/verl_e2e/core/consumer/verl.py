@@ -17,14 +17,13 @@ from verl_e2e.core.consumer.consumer import (
     Consumer,
     Hook,
     HookPoint,
-    PlannedPhase,
     Quantity,
     joined_settings,
 )
 from verl_e2e.core.consumer.verl_log import LOG
 from verl_e2e.core.model.execution import ProcessRole
 from verl_e2e.core.model.jobs import WITHOUT_REWARD_MODEL, WRAPPER_SCRIPT, Job, SiteProfile
-from verl_e2e.core.model.levels import OWN_FILES, Level, Variant
+from verl_e2e.core.model.levels import OWN_FILES, Level
 from verl_e2e.core.model.settings import Axis, Setting, Value, expected_of_overrides, parsed
 from verl_e2e.core.model.space import JobPoint
 
@@ -290,14 +289,6 @@ def filling(wrapper: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{name}_len_per_gpu={longest}" for name in names)
 
 
-def shards(variant: Variant) -> int:
-    """Over how many ranks the trainers of a job divide a model's weights."""
-    sizes = {**BASE_WRAPPER, **variant.wrapper}
-    if sizes["USE_MEGATRON_FSDP"] == "True":
-        return variant.gpu_count
-    return int(sizes["COMMON_TP"]) * int(sizes["COMMON_PP"])
-
-
 def spread(wrapper: Mapping[str, str], *, parts: int, factor: int, experts: bool) -> Mapping[str, str]:
     """Variables in place of those of a job: trainers on `factor` times as many ranks, the rollout on `parts`."""
     sizes = {**BASE_WRAPPER, **wrapper}
@@ -347,17 +338,6 @@ _CHECKPOINT = CheckpointForm(
 
 def _saves(job: Job) -> bool:
     return {**job.site.wrapper, **job.wrapper}.get("SAVE_FREQ", "-1") != "-1"
-
-
-def _phases(job: Job) -> tuple[PlannedPhase, ...]:
-    """Level 1 has two starts of the wrapper, unless it never saves, as its reference run."""
-    if job.level is Level.SAVE_RESUME and job.steps > 1 and _saves(job):
-        saved, last = job.steps - 1, job.steps
-        return (
-            PlannedPhase("save", 1, saved, {"TOTAL_TRAIN_STEPS": str(saved)}),
-            PlannedPhase("resume", last, last, {"RESUME_MODE": "auto", "TOTAL_TRAIN_STEPS": str(last)}),
-        )
-    return (PlannedPhase("train", 1, job.steps),)
 
 
 # The score is what the reward function said; `rewards` may have a KL penalty taken off.
@@ -547,7 +527,6 @@ VERL = Consumer(
     level_setting=level_setting,
     counts=lambda gpus_of_node, steps: Setting({"NUM_GPUS": str(gpus_of_node), "TOTAL_TRAIN_STEPS": str(steps)}),
     spread=spread,
-    shards=shards,
     trains_critic=lambda wrapper: wrapper.get("ADV_ESTIMATOR", WRAPPER["ADV_ESTIMATOR"].default) == "gae",
     filling=filling,
     host=host_overrides,
@@ -555,7 +534,8 @@ VERL = Consumer(
     own_choices=frozenset({*WITHOUT_CRITIC, "LORA_MERGE", *SHARE_OF_DIGITS}),
     refused_levels=MappingProxyType({}),
     refused=lambda _axis, _value: None,
-    phases=_phases,
+    last_step="TOTAL_TRAIN_STEPS",
+    resumed={"RESUME_MODE": "auto"},
     saves=_saves,
     checkpoint=_CHECKPOINT,
     expected=expected_config,
