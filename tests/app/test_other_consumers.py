@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.fakes.small_bridge import BASE, TOP, USES
+from tests.fakes.small_bridge import ASIDE, BASE, TOP, USES
 from tests.fakes.trees import FakeSummaries, FakeTrees
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.config.maps import OTHER_CONSUMERS, other_uses
@@ -25,12 +25,15 @@ def notes(path: str, others: dict[str, Uses]) -> list[str]:
 
 
 def notes_of(
-    new: Mapping[str, str | bytes | None], others: dict[str, Uses], renames: dict[str, str] | None = None
+    new: Mapping[str, str | bytes | None],
+    others: dict[str, Uses],
+    renames: dict[str, str] | None = None,
+    verl: Uses = USES,
 ) -> list[str]:
     """The same for a head with these files, where None deletes one."""
     head = {path: text for path, text in {**BASE, **new}.items() if text is not None}
     trees = FakeTrees({"base": BASE, "head": head}, renames=renames or {})
-    planner = Planner(trees, USES, FakeSummaries(), others=others)
+    planner = Planner(trees, verl, FakeSummaries(), others=others)
     return [note for note in planner.plan("base", "head", packaged_policy()).plan.notes if "alone reaches" in note]
 
 
@@ -69,3 +72,28 @@ def test_what_is_gone_moved_or_cannot_be_read_is_named(
 ) -> None:
     (note,) = notes_of(new, {"Other": OTHER}, renames)
     assert shown in note
+
+
+def test_what_verl_reaches_in_a_file_that_is_set_aside_is_not_anothers_alone() -> None:
+    entry = Entry("megatron.bridge.diffusion.models", "sample", "other/train.py", 1)
+    text = BASE[ASIDE]
+    assert isinstance(text, str)
+    changed = {ASIDE: text.replace("return STEPS", "return STEPS + 1")}
+    assert notes_of(changed, {"Other": Uses((entry,), (), "a commit")}) != []
+    both = Uses((*USES.entries, entry), (), "verl")
+    assert notes_of(changed, {"Other": Uses((entry,), (), "a commit")}, verl=both) == []
+
+
+def test_a_consumer_that_cannot_be_followed_is_said_and_ends_no_plan() -> None:
+    chain = {
+        f"{TOP}recipes/c{at}.py": f"from megatron.bridge.recipes.c{at + 1} import C{at + 1}\n\n\n"
+        f"class C{at}(C{at + 1}):\n    pass\n"
+        for at in range(1500)
+    }
+    chain[f"{TOP}recipes/c1500.py"] = "class C1500:\n    pass\n"
+    text = "from megatron.bridge.recipes.c0 import C0\n\n\ndef recipe():\n    return C0()\n"
+    base = {**BASE, **chain, RECIPE: text}
+    head = {**base, RECIPE: text.replace("return ", "return [] or ")}
+    planner = Planner(FakeTrees({"base": base, "head": head}), USES, FakeSummaries(), others={"Other": OTHER})
+    notes = planner.plan("base", "head", packaged_policy()).plan.notes
+    assert any(note.startswith("What Other reaches is not known") for note in notes)

@@ -545,25 +545,38 @@ class Planner:
         self, change: Change, reach: ReachPolicy, trees: tuple[_Tree, _Tree], effects: Effects
     ) -> Iterator[str]:
         """What other consumers reach of the changed functions and verl does not, so that no job here runs it."""
-        own = {_place_of(item) for item in effects.functions if item.function.reached and not item.earlier}
         pairs = [pair for item in change.paths if (pair := _compared(item, reach))]
-        same = all(old == new and new in effects.paths for old, new in pairs)
-        if same and len(own) == len({_place_of(item) for item in effects.functions}):
+        known = all(old == new and new in effects.paths for old, new in pairs)
+        if known and all(item.function.reached for item in effects.functions if not item.earlier):
+            return
+        # Where verl's own way is not known, nothing is another's alone.
+        if any(tree.unread for tree in trees):
             return
         versions, absent = self._versions(pairs, trees)
         compared = compared_files([(old.content, new.content) for old, new in versions], self._summaries)
+        programs = [tree.program for tree in trees]
+
+        def reached(base: Reach, head: Reach) -> tuple[set[tuple[str, str]], Effects]:
+            found = effects_of(versions, Sides(programs[0], programs[1], base, head), reach.roots, compared=compared)
+            places = (_place_of(item) for item in found.functions if item.function.reached and not item.earlier)
+            return set(places), found
+
+        own, _ = reached(trees[0].reach, trees[1].reach)
         ran = entered_by_runs(reach.package, reach.roots)
         for title, uses in self._others.items():
-            base, head = (Reach(tree.program, uses.entries, ran) for tree in trees)
-            both = Sides(trees[0].program, trees[1].program, base, head)
-            found = effects_of(versions, both, reach.roots, compared=compared)
-            reached = {_place_of(item) for item in found.functions if item.function.reached and not item.earlier}
+            try:
+                base, head = (Reach(program, uses.entries, ran) for program in programs)
+            except RecursionError:
+                yield f"What {title} reaches is not known: {_TOO_DEEP} is too long."
+                continue
+            theirs, found = reached(base, head)
             imported = {*base.imported, *head.imported} - {name for tree in trees for name in tree.reach.imported}
             # What cannot be compared, and modules that have another name now.
             whole = {*absent, *found.unread, *(old for old, new in pairs if old != new)}
             files = {(path, "") for path in whole if module_name(path, reach.roots) in imported}
-            if alone := sorted({*reached, *files} - own):
-                places = [f"{symbol} ({_short(path)})" if symbol else _short(path) for path, symbol in alone]
+            if alone := sorted({*theirs, *files} - own):
+                in_folder = [("/".join(path.split("/")[-2:]), symbol) for path, symbol in alone]
+                places = [f"{symbol} ({file})" if symbol else file for file, symbol in in_folder]
                 shown = ", ".join(map(readable, places[:_SHOWN_PLACES]))
                 more = f" and {len(alone) - _SHOWN_PLACES} more" if len(alone) > _SHOWN_PLACES else ""
                 yield f"{title} alone reaches {shown}{more}: no job here runs it ({uses.source})."
@@ -630,11 +643,6 @@ def _not_compared(trees: SourceTrees, commits: tuple[str, str], policy: Policy) 
 def _place_of(touched: TouchedFunction) -> tuple[str, str]:
     """The file of what a change touches, and the function or method in it; empty for code at import."""
     return touched.function.path, touched.symbol
-
-
-def _short(path: str) -> str:
-    """A file with its folder."""
-    return "/".join(path.split("/")[-2:])
 
 
 def _set_aside(path: str, policy: Policy) -> bool:

@@ -197,6 +197,8 @@ def test_the_metrics_of_a_step_are_read_in_full() -> None:
     assert found[1]["policy/grad_norm"] == 6.653469021234
     assert math.isnan(found[1]["policy/final_loss"])
     assert "a" not in found[1]
+    huge = read_metrics(f'[verl-e2e] metrics of step 3: {{"a": 1{"0" * 400}, "b": -1{"0" * 400}, "c": 2, "d": true}}')
+    assert huge == (3, {"a": math.inf, "b": -math.inf, "c": 2.0})
     assert read_metrics("[verl-e2e] metrics of step 3: {cut") is None
     assert read_metrics('[verl-e2e] metrics of step 3: {"cut') is None
 

@@ -25,7 +25,7 @@ from verl_e2e.core.consumer.consumer import (
 )
 from verl_e2e.core.consumer.nemo_rl_log import LOADED, NEMO_RL_LOG
 from verl_e2e.core.model.execution import ProcessRole
-from verl_e2e.core.model.jobs import Job, SiteProfile
+from verl_e2e.core.model.jobs import SiteProfile
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis, Setting, Value, expected_of_overrides, parsed
 from verl_e2e.core.model.space import JobPoint
@@ -220,11 +220,6 @@ def nemo_rl_expected(wrapper: Mapping[str, str], overrides: Iterable[str], *, ph
     return dict(sorted({**expected, **given}.items()))
 
 
-def _saves_checkpoints(job: Job) -> bool:
-    """Whether a job writes checkpoints."""
-    return job.wrapper.get("CHECKPOINTING_ENABLED", "false") == "true"
-
-
 def _loaded(text: str, step: int, _model: str) -> frozenset[str]:
     """Megatron-Bridge loads weights and optimizer state at once."""
     found = re.search(LOADED, text)
@@ -345,7 +340,7 @@ NEMO_RL = Consumer(
     refused=nemo_rl_refusal,
     # It resumes from what lies in `checkpoint_dir`; no key asks for that.
     last_step="MAX_NUM_STEPS",
-    saves=_saves_checkpoints,
+    saves=lambda job: job.wrapper.get("CHECKPOINTING_ENABLED", "false") == "true",
     checkpoint=_CHECKPOINT,
     expected=nemo_rl_expected,
     # Called as in the records of the instrumentation. The reference is in the policy's own workers.

@@ -5,7 +5,6 @@ of a step are a dict over many lines with four decimals, so the instrumentation 
 """
 
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -38,22 +37,12 @@ def read_metrics(text: str) -> tuple[int, dict[str, float]] | None:
     if match is None:
         return None
     try:
-        found = json.loads(match[2])
+        # A whole number of any length is read as one with a fraction, which may be infinite.
+        found = json.loads(match[2], parse_int=float)
     except (ValueError, RecursionError):
         return None
-    numbers = {
-        name: _float(value)
-        for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
+    numbers = {name: value for name, value in found.items() if isinstance(value, float)}
     return int(match[1]), dict(list(numbers.items())[:MAX_KEYS])
-
-
-def _float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 _SECTIONS = ("data", "environment", "generator", "trainer")

@@ -22,7 +22,7 @@ from verl_e2e.core.consumer.consumer import (
 )
 from verl_e2e.core.consumer.verl_log import LOG
 from verl_e2e.core.model.execution import ProcessRole
-from verl_e2e.core.model.jobs import WITHOUT_REWARD_MODEL, WRAPPER_SCRIPT, Job, SiteProfile
+from verl_e2e.core.model.jobs import WITHOUT_REWARD_MODEL, WRAPPER_SCRIPT, SiteProfile
 from verl_e2e.core.model.levels import OWN_FILES, Level
 from verl_e2e.core.model.settings import Axis, Setting, Value, expected_of_overrides, parsed
 from verl_e2e.core.model.space import JobPoint
@@ -336,10 +336,6 @@ _CHECKPOINT = CheckpointForm(
 )
 
 
-def _saves(job: Job) -> bool:
-    return {**job.site.wrapper, **job.wrapper}.get("SAVE_FREQ", "-1") != "-1"
-
-
 # The score is what the reward function said; `rewards` may have a KL penalty taken off.
 _METRICS = {
     Quantity.POLICY_LOSS: ("actor/pg_loss", "actor/loss"),
@@ -536,7 +532,7 @@ VERL = Consumer(
     refused=lambda _axis, _value: None,
     last_step="TOTAL_TRAIN_STEPS",
     resumed={"RESUME_MODE": "auto"},
-    saves=_saves,
+    saves=lambda job: {**job.site.wrapper, **job.wrapper}.get("SAVE_FREQ", "-1") != "-1",
     checkpoint=_CHECKPOINT,
     expected=expected_config,
     models=MappingProxyType(

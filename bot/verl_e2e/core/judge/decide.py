@@ -7,7 +7,6 @@ never the change's unless it is shown that the change is what ran.
 
 from collections.abc import Iterable, Mapping
 
-from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.basic import checkout_gap, run_imported_checkout
@@ -165,16 +164,12 @@ def _broken_at_its_line(by: By, case: Case) -> Decision | None:
 
 
 def _weights_before(by: By, case: Case) -> Decision | None:
-    """What a tensor holds that it may not, where trainer and rollout drifted apart only after that.
-
-    Until the first optimizer step of a start only the export, or what comes before it, can set them apart.
-    """
-    weights = {name: item for name, item in by.items() if ROWS[name].compared_with is None}
-    found = _broken_row(weights, case, Broken.AFTER_ERRORS)
-    if found is None or found.stage is None:
-        return None
-    at_once = first_disagreement(case) in {phase.first_step for phase in consumer_of(case.job).phases(case.job)}
-    return None if at_once and found.stage.order > Stage.EXPORT_WEIGHT_SYNC.order else found
+    """What a tensor holds that it may not, where that may have set trainer and rollout apart when they first were."""
+    first = first_disagreement(case)
+    for row, found in _broken(by, Broken.AFTER_ERRORS):
+        if first is not None and found.spoils is not None and found.spoils <= first:
+            return Decision(Result.FAIL, found.stage, found.evidence.summary, row.fix, found.evidence)
+    return None
 
 
 def _broken_row(by: By, case: Case, kind: Broken) -> Decision | None:

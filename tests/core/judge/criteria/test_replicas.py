@@ -86,19 +86,22 @@ def test_a_drifting_copy_is_a_fail_that_nothing_else_sees() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drifted", "agreement", "by"),
+    ("model", "number", "agreement", "by"),
     [
-        (True, (0.999, 0.93), Criterion.REPLICAS),
-        (False, (0.999, 0.93), Criterion.ROLLOUT_AGREEMENT),
-        # Before the first optimizer step no copy can have drifted.
-        (True, (0.93, 0.93), Criterion.ROLLOUT_AGREEMENT),
+        # The first optimizer step moves the copies apart, and the second step samples from them.
+        ("actor", 0, (0.999, 0.93), Criterion.REPLICAS),
+        (None, 0, (0.999, 0.93), Criterion.ROLLOUT_AGREEMENT),
+        # Copies that drift only after the step that disagrees, or that nothing samples from, explain nothing.
+        ("actor", 1, (0.999, 0.93), Criterion.ROLLOUT_AGREEMENT),
+        ("actor", 0, (0.93, 0.93), Criterion.ROLLOUT_AGREEMENT),
+        ("critic", 0, (0.999, 0.93), Criterion.ROLLOUT_AGREEMENT),
     ],
 )
-def test_a_copy_that_differs_tells_more_than_the_agreement_that_it_spoils(
-    agreement: tuple[float, float], by: Criterion, *, drifted: bool
+def test_a_copy_that_differs_is_named_before_the_agreement_that_it_spoils(
+    model: str | None, number: int, agreement: tuple[float, float], by: Criterion
 ) -> None:
     taken = healthy(DATA)
-    taken = taken.with_tensor(LORA_A, other, STEP, rank=1, number=1, model="actor") if drifted else taken
+    taken = taken.with_tensor(LORA_A, other, STEP, rank=1, number=number, model=model) if model else taken
     steps = (step_line(at, 1333 + at, pearson_corr=value) for at, value in enumerate(agreement, start=1))
     verdict = judged(make_facts(steps=tuple(steps)), job=make_job(gpu_count=2, steps=2), fingerprints=taken.document())
     assert (verdict.result, verdict.decided_by) == (Result.FAIL, by)

@@ -7,7 +7,7 @@ Code under test writes the snapshots, so they find faults and no forgery: hostil
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from verl_e2e.core.compare.steps import FoundDifference, TensorDifference, adds_up, count, difference
 from verl_e2e.core.consumer.consumers import consumer_of
@@ -38,6 +38,8 @@ class CriterionFinding:
     evidence: Evidence
     stage: Stage | None
     notes: tuple[str, ...] = ()
+    # The first step whose samples a fault may have spoiled; None where that is not known.
+    spoils: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Claim:
     text: str
     faults: Iterable[TensorFault]
     stage: Stage
+    # As `CriterionFinding.spoils`.
+    spoils: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +268,8 @@ class Invariant:
                         shape = "x".join(map(str, tensor.shape[:8]))
                         figures = f"sum {tensor.sum!r}, square {tensor.square!r}, position {tensor.position!r}"
                         rows.append(f"  {word}: {tensor.dtype[:20]} {shape}, bits {tensor.bits[:16]}, {figures}")
-            return _finding(State.BROKEN, sentence, item.stage, taken, "\n".join(rows))
+            found = _finding(State.BROKEN, sentence, item.stage, taken, "\n".join(rows))
+            return replace(found, spoils=item.spoils)
         return _finding(item.state, item.text, item.stage or self.stage, taken)
 
 

@@ -366,6 +366,8 @@ def _copies_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
     gpus = taken.case.job.gpu_count
     if gpus == 1:
         yield Ending(State.MET, "one rank: nothing is held twice")
+    phases = consumer_of(taken.case.job).phases(taken.case.job)
+    first_steps = {phase.name: phase.first_step for phase in phases}
     groups: dict[tuple[str, str, Point, int], list[Snapshot]] = {}
     for snapshot in taken.at(*_COPY_STAGES):
         groups.setdefault((snapshot.phase, snapshot.model, snapshot.point, snapshot.number), []).append(snapshot)
@@ -379,8 +381,11 @@ def _copies_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
         built.setdefault((snapshot.phase, snapshot.model), {})[snapshot.ranks.rank] = taken.held(snapshot)
     for (phase, model, point, number), group in groups.items():
         text = f"copies of a parameter of the {model} differ at '{point}' {number + 1} of the {phase} phase"
-        faults = _copy_faults(taken, group, built.get((phase, model), {}), tied=tied and model == "actor")
-        yield Claim(text, faults, _COPY_STAGES[point])
+        samples = model == "actor"
+        faults = _copy_faults(taken, group, built.get((phase, model), {}), tied=tied and samples)
+        # What an optimizer step leaves is sampled from in the next step.
+        spoils = first_steps[phase] + (number + 1 if point is Point.OPTIMIZER_STEP else 0)
+        yield Claim(text, faults, _COPY_STAGES[point], spoils if samples else None)
     for phase, model in taken.trained:
         missing = taken.gap(model, phase, Point.MODEL_BUILT, Point.OPTIMIZER_STEP)
         if missing:
