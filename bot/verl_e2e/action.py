@@ -21,8 +21,10 @@ from verl_e2e.config.action_settings import (
     OrderSettings,
     load_step,
 )
+from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.jobs import Job, RehearsalJob
+from verl_e2e.core.model.jobs import Job, RehearsalJob, RunOrder
 from verl_e2e.core.model.record import CARD_MARKDOWN_FILE
 from verl_e2e.core.pulls.deliveries import BadDeliveryError, parse_event
 from verl_e2e.core.pulls.forge import Branch, MergeGroup, PullRef, Reference
@@ -105,6 +107,7 @@ def _order(environ: Mapping[str, str], say: _Say) -> int:
         "job-file": str(place.job_file),
         "bridge-sha": taken.job.bridge.commit,
         "verl-sha": taken.job.verl.commit if isinstance(taken.job, Job) else "",
+        "consumer-repository": _other_repository(taken.job),
         "merge-base": taken.merge_base,
         "base-key": taken.job.cells_digest() if isinstance(taken.job, RehearsalJob) else "",
         "megatron-lm": taken.megatron_lm,
@@ -140,6 +143,12 @@ def _check_digest(environ: Mapping[str, str], say: _Say) -> int:
     check_order(given.job_id, given.job, given.folder)
     say(f"the run folder is unchanged and belongs to the requested job: {found}")
     return 0
+
+
+def _other_repository(job: RunOrder) -> str:
+    """The repository of the trainer that a job is for, empty for verl's, which a site may keep elsewhere."""
+    consumer = consumer_of(job) if isinstance(job, Job) else VERL
+    return "" if consumer is VERL else consumer.repository
 
 
 def _write_outputs(environ: Mapping[str, str], outputs: Mapping[str, str]) -> None:

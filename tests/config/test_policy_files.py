@@ -362,6 +362,9 @@ def keys_shown(schema: dict[str, Any], value: object, kinds: dict[str, Any]) -> 
         kind = kinds[choice["$ref"].rpartition("/")[2]] if "$ref" in choice else choice
         if "items" in kind and isinstance(value, list):
             found.update(*(keys_shown(kind["items"], item, kinds) for item in value))
+        of_any = kind.get("additionalProperties")
+        if isinstance(of_any, dict) and isinstance(value, dict):
+            found.update(*(keys_shown(of_any, item, kinds) for item in value.values()))
         if "properties" in kind and isinstance(value, dict):
             inner = [(key, about) for key, about in kind["properties"].items() if key in value]
             found.update(f"{kind['title']}.{key}" for key, _ in inner)

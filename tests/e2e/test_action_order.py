@@ -71,6 +71,13 @@ def test_the_job_is_laid_down_for_the_checkouts_of_this_machine(at: GithubAdapte
     assert not Path(step.outputs["folder"]).exists()
 
 
+def test_another_trainer_is_checked_out_from_its_own_repository(at: GithubAdapters, tmp_path: Path) -> None:
+    assert Step(at, tmp_path / "verl").outputs["consumer-repository"] == ""
+    job = job_for(at).model_copy(update={"consumer": "skyrl"})
+    outputs = Step(at, tmp_path / "skyrl", VERL_E2E_JOB=pack_order(job)).outputs
+    assert outputs["consumer-repository"] == "NovaSky-AI/SkyRL"
+
+
 def test_megatron_lm_comes_from_where_the_policy_of_the_base_says(at: GithubAdapters, tmp_path: Path) -> None:
     address = "https://forge.example/o/mlm"
     job = job_for(at).model_copy(update={"origins": {"megatron_lm": RepositoryOrigin(url=address)}})

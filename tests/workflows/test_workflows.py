@@ -141,7 +141,7 @@ def test_the_container_takes_every_capability_away_and_gives_back_what_the_recor
 def test_nothing_under_test_is_there_unless_the_head_was_read_again() -> None:
     names = [step["name"] for step in jobs(GPU)["run"]["steps"]]
     assert names[:3] == ["Check verl-e2e out", "Set the image up", "Read the head again and unpack the job"]
-    guarded = {"Check the exact commit out", "Check verl out", "Run the job"}
+    guarded = {"Check the exact commit out", "Check the trainer out", "Run the job"}
     for step in steps(GPU):
         if step["name"] in guarded:
             assert step["if"] == "steps.order.outputs.go == 'true'"

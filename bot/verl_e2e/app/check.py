@@ -36,10 +36,11 @@ from verl_e2e.core.model.jobs import Checkpoint, Job, Patch, Repository, SitePro
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import CARD_MARKDOWN_FILE, CARD_TEXT_FILE, CHECK_FILE, PLAN_FILE, CheckNotes, Record
 from verl_e2e.core.model.related import RELATED_FILE, RELATED_FOLDER, Related, RelatedRun, Role
+from verl_e2e.core.plan.beside_verl import for_consumer
 from verl_e2e.core.plan.build import BuildError, PatchChoice, Sources, build_job
 from verl_e2e.core.plan.contract import Kind
 from verl_e2e.core.plan.outline import Missing, as_asked, in_order, site_in_image
-from verl_e2e.core.plan.plan import JobOutline, Plan, for_consumer, plan, with_parity
+from verl_e2e.core.plan.plan import JobOutline, Plan, plan, with_parity
 from verl_e2e.core.plan.plan_document import plan_json
 from verl_e2e.core.plan.policy import Policy
 from verl_e2e.core.pulls.ledger import status_of_verdict, turn_of

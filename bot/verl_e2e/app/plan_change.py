@@ -15,11 +15,13 @@ from verl_e2e.app.choose_tests import REQUIREMENTS, TestChooser, reached_files
 from verl_e2e.app.known_targets import base_text, read_policy
 from verl_e2e.config.maps import known_maps, load_maps, other_uses, packaged_cell_map
 from verl_e2e.core.compare.cell_map import CellMap
+from verl_e2e.core.consumer.consumers import CONSUMERS
 from verl_e2e.core.model.change import Change, ChangedPath, PathStatus, SubmoduleBump, on_one_line, readable
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_MAPS, ExecutionMaps, in_megatron_lm, merged_maps
 from verl_e2e.core.model.known_defects import KnownDefect
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.plan.beside_verl import beside, differing
 from verl_e2e.core.plan.classify import classify
 from verl_e2e.core.plan.contract import ContractFinding, check_contract
 from verl_e2e.core.plan.explain import Explanation, explanations, with_maps, with_must_run
@@ -221,6 +223,7 @@ class Planner:
         self._chooser = TestChooser(repository, summaries)
         self._trees: dict[tuple[str, str], _Tree] = {}
         self._aside: dict[tuple[str, str], bool] = {}
+        self._beside: dict[str, Planner] = {}
 
     def plan(
         self,
@@ -247,7 +250,8 @@ class Planner:
             change = replace(change, paths=(*others, moved))
         known = cells or packaged_cell_map()
         found = self._with_merge(self._planned(change, policy, asked, known), policy, asked, known)
-        if not found.plan.levels:
+        found = self._with_consumers(found, policy, known)
+        if not found.plan.jobs:
             return found
         followed = self._trees.get((found.change.head, policy.source))
         program = None if followed is None else followed.program
@@ -302,6 +306,26 @@ class Planner:
             whole = plan(change, policy, asked, found.effects, beyond, measured)
         return replace(found, plan=_merged_later(whole), contract=(*found.contract, *broken))
 
+    def _with_consumers(self, found: Planned, policy: Policy, cells: CellMap) -> Planned:
+        """The plan with the jobs of the other consumers that the policy names.
+
+        Where reach is not followed, names tell what each of them runs.
+        """
+        planned = found.plan
+        for name, rules in policy.consumers.items():
+            consumer, effects = CONSUMERS[name], None
+            uses = self._others.get(consumer.title)
+            if policy.reach is not None and uses is not None:
+                if name not in self._beside:
+                    others = self._today, self._commits_at
+                    self._beside[name] = Planner(self.repository, uses, self._summaries, *others)
+                plain = policy.model_copy(update={"consumers": {}, "defects": ()})
+                effects = self._beside[name]._planned(found.change, plain, (), cells).effects
+                if effects is not None and rules.when == "differs":
+                    effects = differing(effects, uses.entries, self._uses.entries)
+            planned = beside(planned, consumer, policy, found.change, effects)
+        return replace(found, plan=planned)
+
     def _planned(self, change: Change, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
         if policy.reach is None:
             return Planned(change, plan(change, policy, asked), None)
@@ -325,7 +349,7 @@ class Planner:
         compared = sum(module_name(path, policy.reach.roots) is not None for path in effects.paths)
         unread = {path for path in new.unread if path not in unknown}
         looked_at = LookedAt(compared, len(new.reach.imported), len(unknown) + len(unread))
-        notes = (*self._by_others(change, policy.reach, (old, new), effects), *effects.notes)
+        notes = (*self._by_others(change, policy, policy.reach, (old, new), effects), *effects.notes)
         effects = replace(
             effects, unknown=unknown, looked_at=looked_at, defects=self._defects(change, policy), notes=notes
         )
@@ -542,7 +566,7 @@ class Planner:
         return versions, unread
 
     def _by_others(
-        self, change: Change, reach: ReachPolicy, trees: tuple[_Tree, _Tree], effects: Effects
+        self, change: Change, policy: Policy, reach: ReachPolicy, trees: tuple[_Tree, _Tree], effects: Effects
     ) -> Iterator[str]:
         """What other consumers reach of the changed functions and verl does not, so that no job here runs it."""
         pairs = [pair for item in change.paths if (pair := _compared(item, reach))]
@@ -563,7 +587,10 @@ class Planner:
 
         own, _ = reached(trees[0].reach, trees[1].reach)
         ran = entered_by_runs(reach.package, reach.roots)
-        for title, uses in self._others.items():
+        left = dict(self._others)
+        for name in policy.consumers:
+            left.pop(CONSUMERS[name].title, None)
+        for title, uses in left.items():
             try:
                 base, head = (Reach(program, uses.entries, ran) for program in programs)
             except RecursionError:

@@ -13,6 +13,8 @@ from verl_e2e.app.analysis import Analysis, Judged
 from verl_e2e.app.known_targets import RecentValues
 from verl_e2e.app.plan_change import Planned
 from verl_e2e.core.compare.cell_map import unpack_cells
+from verl_e2e.core.consumer.consumers import CONSUMERS
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.errors import LimitError, UserError
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
@@ -166,7 +168,7 @@ class RequiredJobs:
                 log.warning("%s is not compared with Megatron-LM %s", target.head_sha, commit)
                 return found
 
-        wanted = [*_required(found, builder), *_extras(found, policy, entries, builder, with_core)]
+        wanted = [*_of_plan(found, policy, builder), *_extras(found, policy, entries, builder, with_core)]
         unique = {job.id: job for job in reversed(wanted)}
         jobs = tuple(job for job in wanted if unique.get(job.id) is job)
         missing, site = "", self.job_sources.site
@@ -204,12 +206,14 @@ def unplannable(error: LimitError) -> str:
     return f"it cannot be planned: {error}; split the change, or leave out the file that takes so much"
 
 
-def _required(found: Planned, builder: "_Builder") -> Iterator[WantedJob]:
+def _of_plan(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[WantedJob]:
     tests: dict[str, tuple[str, ...]] = {}
     for outline in in_order(found.plan.jobs):
-        made = builder.wanted(outline)
+        rules = policy.consumers.get(outline.consumer)
+        made = builder.wanted(outline, required=rules is None or rules.level == "require")
         job = made.job
-        if job is None:
+        # What another consumer imports is not known as well as what verl does.
+        if job is None or rules is not None:
             yield made
             continue
         tests[made.id] = job.bridge_tests
@@ -283,7 +287,10 @@ class _Builder:
     ) -> None:
         self._policy, self._head, self._trees, self._sources, self._past = policy, head, trees, sources, past
         ref = f"refs/pull/{target.ref.number}/head" if isinstance(target, Pull) else ""
-        self._origins = origins_of(repository_of(target), ref, policy, sources.fetched_from)
+        self._origins = {
+            consumer.name: origins_of(repository_of(target), ref, policy, sources.fetched_from, consumer)
+            for consumer in CONSUMERS.values()
+        }
         self._patches: dict[str, PatchChoice] = {}
         # The version of what runs and judges.
         self.program = sources.program
@@ -309,17 +316,23 @@ class _Builder:
             level=outline.variant.level,
             requires=outline.requires,
             required=required,
+            consumer=outline.consumer,
             asked_by=asked_by,
             uncoverable=outline.uncoverable,
         )
         policy, sources = self._policy, self._sources
         try:
-            verl_commit = policy.verl.commit
+            rules, consumer = policy.consumers.get(outline.consumer), CONSUMERS[outline.consumer]
+            verl_commit = policy.verl.commit if rules is None else rules.pin or consumer.pin
             if verl_ref and verl_ref != verl_commit:
                 verl_commit = sources.verl(verl_ref).resolve(verl_ref)
             if image and (refused := refused_image(image, policy)):
                 raise BuildError(refused)
-            if policy.patches and verl_commit not in self._patches:
+            if rules is not None:
+                # Its patches were written for one commit, and the runner holds each file against its digest.
+                own = consumer.patches if verl_commit == consumer.pin else ()
+                self._patches[verl_commit] = PatchChoice(own, ())
+            elif policy.patches and verl_commit not in self._patches:
                 # Those that fit both commits.
                 verl = sources.verl(verl_commit)
                 places = {"bridge": (self._trees, self._head), "verl": (verl, verl_commit)}
@@ -335,7 +348,7 @@ class _Builder:
             )
         except (BuildError, UserError) as error:
             return replace(made, missing=str(error))
-        job = job.model_copy(update={"id": made.id, "origins": self._origins})
+        job = job.model_copy(update={"id": made.id, "origins": self._origins[outline.consumer]})
         minutes, basis = expected_cost(outline, job, self._past)
         return replace(made, job=job, gpu_minutes=minutes, cost_basis=basis)
 
@@ -348,7 +361,7 @@ class _Builder:
             kind="rehearsal",
             bridge=Repository(path=BRIDGE_FOLDER, commit=change.head),
             base=change.merge_base or change.base,
-            origins=self._origins,
+            origins=self._origins[VERL.name],
             recipes=self._policy.recipes,
             cells=rules.cells,
             runner=rules.runner,

@@ -274,7 +274,7 @@ def check_policy(file: Path | None, repo: Path | None, head: str, *, as_json: bo
 @_VERL_REF
 @click.option(
     "--consumer",
-    type=click.Choice(["verl", "nemo_rl"]),
+    type=click.Choice(["verl", "skyrl", "nemo_rl"]),
     default="verl",
     help="Whose uses; the name of its Python package.",
 )

@@ -16,6 +16,7 @@ from verl_e2e.config.validation import MOST_CONFIG_BYTES, ConfigError, Problem, 
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.consumer.consumer import NEVER_RUN
 from verl_e2e.core.consumer.nemo_rl import NEMO_RL
+from verl_e2e.core.consumer.skyrl import SKYRL
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import MOST_MAPS_BYTES, ExecutionMaps, merged_maps
@@ -173,9 +174,8 @@ def bands_text(bands: Bands) -> str:
 
 
 _PACKAGED_USES = "policy/{}-imports.json"
-# Consumers that reach code which verl does not. SkyRL a9564572 is not one: 2,478 functions, each of which verl 9097cc4d
-# reaches.
-OTHER_CONSUMERS = (NEMO_RL,)
+# Consumers that a change is followed for beside verl.
+OTHER_CONSUMERS = (SKYRL, NEMO_RL)
 
 
 class _UsesFile(Document):

@@ -87,6 +87,8 @@ def check_here(
     policy = policy_of(bridge, order.base, order.policy)
     consumer = CONSUMERS[order.consumer]
     verl_commit, notes = commit_of_consumer(verl, order.verl_ref, policy, consumer)
+    # One consumer is checked at a time, whichever the policy names.
+    policy = policy.model_copy(update={"consumers": {}})
     if consumer is not VERL and policy.reach is not None:
         # The change is read by what this consumer runs of the package.
         reach = policy.reach.model_copy(update={"callers": consumer.callers})

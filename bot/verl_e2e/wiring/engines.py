@@ -23,6 +23,8 @@ from verl_e2e.app.doctor import DoctorServices, Setup, examine
 from verl_e2e.config.policy import packaged_policy, workflow_text
 from verl_e2e.config.profiles import checked_for_slots, load_profile
 from verl_e2e.config.settings import DEFAULT_VERL, Settings
+from verl_e2e.core.consumer.consumers import CONSUMERS
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import RepositoryOrigin, SiteProfile
 from verl_e2e.core.plan.outline import with_image
@@ -133,8 +135,9 @@ def fetch_refusals(
     """
     needed: dict[str, RepositoryOrigin] = {}
     for repository in repositories if settings.fetches else ():
-        origins = origins_of(repository, "", policy, web_of(settings.api_url))
-        needed |= {origin.url: origins["bridge"] for origin in origins.values()}
+        for consumer in (VERL, *(CONSUMERS[name] for name in policy.consumers)):
+            origins = origins_of(repository, "", policy, web_of(settings.api_url), consumer)
+            needed |= {origin.url: origins["bridge"] for origin in origins.values()}
     file = Path(settings.fetch_token_file) if settings.fetch_token_file else None
     git = Git(Path(os.devnull), environ=environ, limits=GitLimits(time_s=_TRIAL_S), own_session=True)
     found: dict[str, str] = {}

@@ -13,15 +13,16 @@ from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis
+from verl_e2e.core.plan.beside_verl import for_consumer
 from verl_e2e.core.plan.build import BuildError, Sources, build_job
 from verl_e2e.core.plan.outline import JobOutline, Missing
-from verl_e2e.core.plan.plan import for_consumer, plan, with_parity
+from verl_e2e.core.plan.plan import plan, with_parity
 from verl_e2e.core.plan.policy import Feature
 
 SOURCES = Sources(bridge=Repository(path="/bridge", commit="a" * 40), verl=Repository(path="/skyrl", commit=SKYRL.pin))
 ALL = plan(change("src/megatron/bridge/peft/lora.py"), POLICY, [*Level])
 SKYRLS = for_consumer(with_parity(ALL, POLICY), SKYRL, POLICY)
-BY_ID = {job.id: job for job in SKYRLS.jobs}
+BY_ID = {job.id.removesuffix("-skyrl"): job for job in SKYRLS.jobs}
 
 
 def test_every_level_has_a_job_that_runs_or_a_refusal_in_skyrls_words() -> None:
@@ -101,7 +102,7 @@ def test_no_job_of_a_consumer_that_never_ran_is_started() -> None:
     for job in planned.jobs:
         assert [item.missing for item in job.obstacles] == [Missing.CONSUMER]
         assert job.obstacles[0].reason.startswith("NeMo-RL ")
-    (smoke,) = (job for job in planned.jobs if job.id == "0-lora-ddp")
+    (smoke,) = (job for job in planned.jobs if job.id == "0-lora-ddp-nemo-rl")
     assert smoke.uncoverable == "NeMo-RL was never run here"
     with pytest.raises(BuildError, match="NeMo-RL was never run here"):
         build_job(smoke, policy=POLICY, site=HOPPER, sources=SOURCES)

@@ -513,6 +513,11 @@ class Consumer:
     # Whether none of its runs was seen: plans say so, and nothing starts its jobs.
     never_run: bool = False
 
+    @property
+    def address(self) -> str:
+        """Where its repository is fetched from."""
+        return f"https://github.com/{self.repository}"
+
     def setting(self, axis: Axis, value: Value) -> Setting:
         """What a valid value is; nothing where other parts of a job carry it out."""
         row = self.settings[axis]

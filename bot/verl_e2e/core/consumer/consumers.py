@@ -14,7 +14,8 @@ from verl_e2e.core.model.settings import Axis, Setting
 from verl_e2e.core.model.space import NAMED_JOBS, POINTS, JobPoint, name_word
 
 CONSUMERS: Mapping[str, Consumer] = MappingProxyType({consumer.name: consumer for consumer in (VERL, SKYRL, NEMO_RL)})
-
+# Those beside verl whose jobs can run.
+OPTIONAL = tuple(consumer.name for consumer in CONSUMERS.values() if consumer is not VERL and not consumer.never_run)
 
 # The names of a quantity in logs of any consumer, and of each the first alone, which is the one that is compared.
 METRICS: Mapping[Quantity, tuple[str, ...]] = {

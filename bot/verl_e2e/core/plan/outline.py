@@ -190,8 +190,9 @@ class JobOutline:
 
     @property
     def id(self) -> str:
-        """`<level>-<variant>`, then the family, or the features where no family is meant, so that ids differ."""
+        """`<level>-<variant>`, then the family or else the features, and a trainer that is not verl: ids differ."""
         named = self.family or "-".join(feature.name for feature in (*self.features, *self.not_shown))
+        named = "-".join(filter(None, (named, self.consumer if self.consumer != VERL.name else "")))
         suffix = "".join(c if c.isascii() and c.isalnum() else "-" for c in named.lower())
         return f"{self.variant.job_id}-{suffix}" if suffix else self.variant.job_id
 

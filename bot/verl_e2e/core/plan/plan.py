@@ -5,14 +5,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from verl_e2e.core.compare.cell_map import NO_CELLS
-from verl_e2e.core.consumer.consumer import NEVER_RUN, Consumer
 from verl_e2e.core.consumer.consumers import PARITY_VARIANTS, VARIANTS, variant_named, variant_of, variants_of
-from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.change import Change, ChangedPath, on_one_line, readable
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, NO_CODE, ChangedCode, in_megatron_lm
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.levels import Level, Variant
-from verl_e2e.core.model.space import POINTS, JobPoint, name_of
+from verl_e2e.core.model.space import POINTS, name_of
 from verl_e2e.core.plan.bridge_tests import NO_CHOICE, Choice
 from verl_e2e.core.plan.cell_settings import CellTable
 from verl_e2e.core.plan.classify import MODULE_LEVEL as MODULE_LEVEL
@@ -32,8 +30,8 @@ from verl_e2e.core.plan.measured_jobs import (
     with_measured_jobs,
 )
 from verl_e2e.core.plan.outline import JobOutline as JobOutline
-from verl_e2e.core.plan.outline import Missing, Obstacle, TimedJob, minutes_to_answer, with_obstacles
-from verl_e2e.core.plan.policy import Family, Feature, Policy, Rule, SymbolRule
+from verl_e2e.core.plan.outline import TimedJob, minutes_to_answer, with_obstacles
+from verl_e2e.core.plan.policy import Family, Policy, Rule, SymbolRule
 from verl_e2e.core.reach.diff import IMPORT_TIME
 from verl_e2e.core.reach.effects import Effect, Effects, LookedAt
 
@@ -230,49 +228,6 @@ def with_parity(planned: Plan, policy: Policy) -> Plan:
         reasons=planned.reasons if level in planned.levels else (*planned.reasons, Reason(level, None, _ASKED)),
         not_required=tuple(item for item in planned.not_required if item.level is not level),
     )
-
-
-def for_consumer(planned: Plan, consumer: Consumer, policy: Policy) -> Plan:
-    """The plan with the jobs of a consumer in place of verl's; what it refuses keeps its own words as the reason."""
-    jobs = [_of_consumer(job, consumer, policy) for job in planned.jobs]
-    for (level, name), axes in consumer.own_jobs.items():
-        default = next((job for job in planned.jobs if job.variant.level is level and job.is_default), None)
-        smoke = next((job for job in planned.jobs if job.variant.level is Level.SMOKE and job.is_default), default)
-        if default is None or smoke is None:
-            continue
-        point = JobPoint.of_level(level).with_axes(axes)
-        named = replace(default, variant=variant_of(point, level, name), settings=dict(point.differing or axes))
-        shown = consumer.expected(consumer.base, ())
-        keys = consumer.expected({**consumer.base, **variant_of(point, level, name, consumer=consumer).wrapper}, ())
-        active = {key: value for key, value in keys.items() if shown.get(key) != value}
-        if level is Level.FEATURE:
-            # One that any model shows; the variant is the level's own, so that the id has the name once.
-            feature = Feature(feature=name, reason="a setting of the consumer", active_when=active)
-            named = replace(smoke, variant=default.variant, requires=default.requires, settings=named.settings)
-            named = replace(named, features=(feature,))
-        jobs.append(_of_consumer(replace(named, reason=f"{consumer.title} runs it"), consumer, policy, point))
-    return replace(planned, jobs=tuple(jobs))
-
-
-def _of_consumer(job: JobOutline, consumer: Consumer, policy: Policy, point: JobPoint | None = None) -> JobOutline:
-    named = point or POINTS.get(job.variant.job_id) or JobPoint.of_level(job.variant.level).with_axes(job.settings)
-    refused = consumer.refused_levels.get(job.variant.level) or next(
-        filter(None, (consumer.refused(axis, value) for axis, value in named.settings.items())), None
-    )
-    verls = [item.name for item in job.features if item.wrapper or item.overrides or item.script != VERL.script]
-    if refused:
-        obstacle = Obstacle(Missing.CONSUMER, refused.reason, f"see {refused.source}")
-    elif consumer.never_run:
-        obstacle = Obstacle(Missing.CONSUMER, f"{consumer.title} was {NEVER_RUN}", "run it with verl")
-    elif verls:
-        reason = f"the policy says how verl switches {', '.join(verls)} on, and not how {consumer.title} does"
-        obstacle = Obstacle(Missing.CONSUMER, reason, "run it with verl")
-    else:
-        made = variant_of(named, job.variant.level, job.variant.name, consumer=consumer)
-        moved = replace(job, consumer=consumer.name, variant=replace(made, feature=job.variant.feature))
-        features = tuple(item.model_copy(update={"script": consumer.script}) for item in job.features)
-        return with_obstacles(replace(moved, features=features), policy)
-    return replace(job, consumer=consumer.name, obstacles=(obstacle,))
 
 
 def plan(

@@ -30,6 +30,8 @@ class PlannedJob(_Part):
     level: Level
     # The name of the variant.
     variant: str = ""
+    # The program that trains, by its name in `core/consumer`.
+    consumer: str = "verl"
     gpu_count: int = 0
     # Where the number of GPUs comes from, empty where it is the variant's own.
     gpu_count_reason: str = ""
@@ -185,6 +187,7 @@ def _job(job: JobOutline) -> PlannedJob:
         id=job.id,
         level=job.variant.level,
         variant=job.variant.name,
+        consumer=job.consumer,
         gpu_count=job.gpu_count,
         gpu_count_reason=job.fitted().reason,
         needs=None if job.obstacles else _ANY_SITE.needs_of(job.gpu_count),

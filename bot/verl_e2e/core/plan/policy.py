@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
-from verl_e2e.core.consumer.consumers import VARIANTS
+from verl_e2e.core.consumer.consumers import OPTIONAL, VARIANTS
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules, Slowdown
 from verl_e2e.core.model.document import (
     FEATURES,
@@ -383,6 +383,18 @@ class Budget(DescribedDocument):
     """GPU minutes up to which jobs get settings, and new jobs are planned, for conditions in the changed code."""
 
 
+class ConsumerRules(DescribedDocument):
+    """What is asked of another trainer than verl, whose jobs are planned beside verl's."""
+
+    level: Literal["show", "require"]
+    """`show`: the card has its jobs, and the gate does not ask for them; `require`: the gate needs them, too."""
+    pin: Sha | None = None
+    """The commit that is tested with; null: the one that this version was made for, with its declared patches."""
+    when: Literal["differs", "reached"] = "differs"
+    """`differs`: where it reaches changed code by an import or attribute that verl does not use; `reached`: wherever it
+    reaches changed code."""
+
+
 class Schedule(DescribedDocument):
     """What is run on the tip of a branch that is watched, and how what broke there is searched."""
 
@@ -523,6 +535,10 @@ class PolicyFile(DescribedDocument):
     """How the bot reports and waits."""
     rehearsal: RehearsalRules = RehearsalRules()
     """Whether a change is rehearsed on a CPU before its jobs start."""
+    consumers: dict[Annotated[str, name_among(OPTIONAL, "a trainer whose jobs can be planned")], ConsumerRules] = Field(
+        default_factory=dict
+    )
+    """Trainers other than verl whose jobs are planned too, by name."""
     schedule: Schedule | None = None
     """How the branch is watched that holds this file; null: it is not."""
     overrides: OverrideRules = OverrideRules()

@@ -92,7 +92,9 @@ def decide_actions(target_state: TargetState) -> Actions:
     """Decide the next actions; doing them twice changes nothing more."""
     spared = spares_level_0(target_state, rehearsal_standing(target_state))
     if spared:
-        target_state = replace(target_state, wanted=tuple(item for item in target_state.wanted if not item.required))
+        others = target_state.policy.consumers
+        kept = tuple(item for item in target_state.wanted if item.asked_by or item.consumer in others)
+        target_state = replace(target_state, wanted=kept)
     ending = tuple(_to_end(target_state))
     # Nothing starts before the live runs of an earlier head ended that do no job of this one.
     going_on = {run.key for run in target_state.continued}
@@ -130,9 +132,9 @@ def _standings(target_state: TargetState, runs: tuple[Run, ...]) -> tuple[JobSta
     settle = settled_by(target_state, runs)
     found = standings(*known, held_plan, settle)
     if held != held_plan:
-        # Extras may start where the plan waits to be asked for.
+        # What a person asked for may start where the plan waits to be asked for.
         of_extras = standings(*known, held, settle)
-        found = tuple(one if one.wanted.required else extra for one, extra in zip(found, of_extras, strict=True))
+        found = tuple(extra if one.wanted.asked_by else one for one, extra in zip(found, of_extras, strict=True))
     late = _too_late(target_state)
     found = with_queue(found, target_state)
     found = with_accepted(found, target_state.policy.gate.execution)
@@ -236,7 +238,7 @@ def _starting(target_state: TargetState) -> Iterator[Run]:
     known, late = (*target_state.here, *target_state.shared), _too_late(target_state)
     for standing in found:
         wanted, last = standing.wanted, standing.run
-        held = hold_of_plan(target_state) if wanted.required else hold(target_state)
+        held = hold(target_state) if wanted.asked_by else hold_of_plan(target_state)
         # A job has at most one live run on this head, for all requests.
         lives = any(not run.state.final for run in known if run.job_id == wanted.id)
         if held or lives or late or wanted.job is None or not turn_of(wanted.requires, states).has_come:

@@ -76,7 +76,7 @@ def attempts_due(target_state: TargetState, runs: tuple[Run, ...]) -> dict[str, 
         if not of_job or wanted.job is None or not was_blocked(of_job[-1]):
             continue
         last = of_job[-1]
-        held = hold_of_plan(target_state) if wanted.required else hold(target_state)
+        held = hold(target_state) if wanted.asked_by else hold_of_plan(target_state)
         if held is not None or asked_again(last, target_state.here, target_state.entries):
             # It does not start, or a person's request starts it.
             continue

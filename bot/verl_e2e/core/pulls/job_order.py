@@ -11,6 +11,8 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
+from verl_e2e.core.consumer.consumer import Consumer
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import RehearsalJob, Repository, RepositoryOrigin, RunOrder, read_order
 from verl_e2e.core.plan.build import Sources
@@ -72,7 +74,9 @@ def portable_sources(bridge_commit: str, verl_commit: str, megatron_lm: str = ""
     )
 
 
-def origins_of(repository: str, ref: str, policy: Policy, web_url: str) -> dict[str, RepositoryOrigin]:
+def origins_of(
+    repository: str, ref: str, policy: Policy, web_url: str, consumer: Consumer = VERL
+) -> dict[str, RepositoryOrigin]:
     """Where a runner fetches what jobs of a repository at the site `web_url` need; `ref` leads to the head.
 
     Without a site the back end checks Bridge and verl out itself. No address is one that the head could change.
@@ -82,7 +86,7 @@ def origins_of(repository: str, ref: str, policy: Policy, web_url: str) -> dict[
         return core
     return {
         BRIDGE_FOLDER: RepositoryOrigin(url=f"{web_url}/{repository}.git", ref=ref),
-        VERL_FOLDER: RepositoryOrigin(url=policy.verl.repository),
+        VERL_FOLDER: RepositoryOrigin(url=policy.verl.repository if consumer is VERL else consumer.address),
         **core,
     }
 

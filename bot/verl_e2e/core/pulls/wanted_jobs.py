@@ -121,8 +121,10 @@ class WantedJob:
     missing: str = ""
     # Why no host can ever run it, empty where one can.
     uncoverable: str = ""
-    # Whether it decides the gate; false for what a person requested.
+    # Whether it decides the gate; false for what a person requested, and for what the policy only shows.
     required: bool = True
+    # The program that trains, by its name in `core/consumer`.
+    consumer: str = "verl"
     # The source of the entry that requested it, empty for a job of the plan.
     asked_by: str = ""
     # What a verdict on it depends on as a digest, empty where that is not known.

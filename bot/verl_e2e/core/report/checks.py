@@ -90,7 +90,8 @@ def job_check_text(standing: JobStanding) -> CheckText:
     line = _NOT_BEGUN if waiting and standing.attempt is None else standing.clause
     kind = "Required by the plan."
     if not wanted.required:
-        kind = "Requested in addition to the plan: it never satisfies the gate."
+        kind = "Requested in addition to the plan" if wanted.asked_by else "Shown, as the policy asks"
+        kind += ": it never satisfies the gate."
     asked = f" Requested with {code(wanted.options, 400)}." if wanted.options else ""
     rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}{asked}"]
     if wanted.job is not None:
@@ -192,7 +193,7 @@ def gate_text(found: Iterable[JobStanding], gate: Gate, notices: tuple[str, ...]
     if gate.general:
         reasons = tuple(f"- {verdict_sentence(reason, 800)}" for reason in gate.general)
         blocks.append(folded(f"Reasons ({len(reasons)})", reasons, 16_000))
-    in_addition = _jobs("| requested in addition to the plan | status | reason |", extras)
+    in_addition = _jobs("| in addition to the required jobs | status | reason |", extras)
     note = TextBlock("", ("These never satisfy the gate.",), "", 200)
     return CheckText(
         title=title(gate.title),

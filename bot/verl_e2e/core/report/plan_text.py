@@ -7,10 +7,11 @@ import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from verl_e2e.core.consumer.consumers import CONSUMERS
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.wording import purpose_rows
 from verl_e2e.core.model.change import on_one_line
 from verl_e2e.core.model.execution import ChangedFunction, Purpose, Side
-from verl_e2e.core.model.jobs import WRAPPER_SCRIPT
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import SettingsCheck
 from verl_e2e.core.plan.contract import ContractFinding, Kind
@@ -38,6 +39,7 @@ def render_plan_text(plan: Plan) -> str:
     blocks = (
         _head(plan),
         *(_required(level, plan) for level in plan.levels),
+        ("Beside verl:", *_jobs_of(others)) if (others := _others(plan)) else (),
         _not_covered(plan),
         _not_entered(plan),
         # What the models of the planned jobs leave out.
@@ -61,7 +63,10 @@ def render_short_plan(plan: Plan, contract: Sequence[str] = ()) -> str:
 
     `contract` are the uses of verl that the head no longer supports, which decide before any level.
     """
-    rows = [f"Plan for {plan.base[:12]}..{plan.head[:12]}: {_levels(plan)}", *([_cost(plan)] if plan.levels else [])]
+    rows = [
+        f"Plan for {plan.base[:12]}..{plan.head[:12]}: {_levels(plan)}",
+        *([_cost(plan)] if plan.levels or plan.jobs else []),
+    ]
     rows += _some("Incomplete: ", plan.incomplete, 3)
     rows += _some("verl breaks on this: ", contract, 4)
     rows += _some("Note: ", plan.notes, 1)
@@ -72,6 +77,7 @@ def render_short_plan(plan: Plan, contract: Sequence[str] = ()) -> str:
     else:
         rows += _some("Because: ", sorted({item.reason for item in plan.not_required}), 6)
         rows += _some("", [plan.looked_at.sentence] if plan.looked_at is not None else [], 3)
+    rows += _some("Beside verl: ", [f"{job.id}: {job.reason}" for job in _others(plan)], 1)
     rows += _some("Cannot pass as planned: ", [f"{job.id}: {job.blocked}" for job in plan.blocked_jobs], 1)
     rows += _some("Not covered: ", [f"{job.id}: {job.uncoverable}" for job in plan.uncoverable_jobs], 1)
     places = [next(iter(purpose_rows((item.purpose,))), "").removeprefix("for ") for item in plan.not_covered]
@@ -159,7 +165,7 @@ def _head(plan: Plan) -> Iterator[str]:
     yield f"Plan for {plan.base[:12]}..{plan.head[:12]}: {_levels(plan)}"
     yield from (f"The plan is incomplete: {on_one_line(sentence)}" for sentence in plan.incomplete)
     yield from plan.notes
-    if not plan.levels:
+    if not (plan.levels or plan.jobs):
         return
     yield _cost(plan)
     if plan.minutes_to_answer:
@@ -190,11 +196,19 @@ def _required(level: Level, plan: Plan) -> Iterator[str]:
         yield from (f"    {path}" for path in paths[:SHOWN_PATHS])
         if len(paths) > SHOWN_PATHS:
             yield f"    and {count_of(len(paths) - SHOWN_PATHS, 'more path')}"
-    for job in plan.jobs:
-        if job.variant.level is level:
-            yield f"  {_job_line(job)}"
-            rows = (*job.notes, *([job.reason] if job.reason else []), *purpose_rows(job.purposes))
-            yield from (f"    {on_one_line(row)}" for row in rows)
+    yield from _jobs_of([job for job in plan.jobs if job.variant.level is level])
+
+
+def _others(plan: Plan) -> list[JobOutline]:
+    """The jobs of other trainers at levels that verl does not need."""
+    return [job for job in plan.jobs if job.consumer != VERL.name and job.variant.level not in plan.levels]
+
+
+def _jobs_of(jobs: Iterable[JobOutline]) -> Iterator[str]:
+    for job in jobs:
+        yield f"  {_job_line(job)}"
+        rows = (*job.notes, *([job.reason] if job.reason else []), *purpose_rows(job.purposes))
+        yield from (f"    {on_one_line(row)}" for row in rows)
 
 
 def _job_line(job: JobOutline) -> str:
@@ -209,7 +223,7 @@ def _job_line(job: JobOutline) -> str:
     gpus = count_of(job.gpu_count, "GPU") + (f" ({fitted})" if fitted else "")
     parts = [f"job {job.id}: {gpus}", f"about {job.gpu_minutes} GPU minutes ({job.cost_basis})", named]
     parts += [f"after {', '.join(job.requires)}"] * bool(job.requires)
-    parts += [f"by {job.script}"] * (job.script != WRAPPER_SCRIPT)
+    parts += [f"by {job.script}"] * (job.script != CONSUMERS[job.consumer].script)
     parts += [f"shows {', '.join(feature.name for feature in job.features)}"] * bool(job.features)
     read = [feature for feature in job.not_shown if feature.is_read_of(job.family)]
     parts += [f"no script of verl shows {', '.join(feature.name for feature in read)}"] * bool(read)

@@ -8,6 +8,7 @@ through `verl_e2e.core.text.escape`.
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
+from verl_e2e.core.consumer.consumers import CONSUMERS
 from verl_e2e.core.judge.execution import EXECUTED_TITLE, execution_line, execution_rows
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.judge.wording import merged_limitations, purpose_rows, requested_work
@@ -98,7 +99,7 @@ def render_pull_card(target_state: TargetState, steps: Actions) -> str:
         _head(target_state, steps, told),
         *([rehearsal_failure(rehearsal)] if rehearsal is not None and failed else ()),
         *(_told(item, verdict) for item, verdict in told),
-        _table(steps.standings, {item.wanted.id for item, _ in told}, fold=bool(told) or failed),
+        *_tables(target_state, steps.standings, {item.wanted.id for item, _ in told}, fold=bool(told) or failed),
         *_folds(target_state, steps, told or read, told=bool(told)),
     )
     most = MAX_CARD - len(MARKER) - 1
@@ -186,7 +187,20 @@ def _failures(read: Sequence[_Read], status: JobStatus) -> tuple[_Judged, ...]:
     return tuple((item, verdict) for item, verdict in first if verdict is not None and failure_rows(verdict))
 
 
-def _table(standings: Sequence[JobStanding], shown: Collection[str], *, fold: bool) -> TextBlock:
+def _tables(
+    target_state: TargetState, standings: Sequence[JobStanding], shown: Collection[str], *, fold: bool
+) -> Iterator[TextBlock]:
+    """The jobs of verl, then those of each other consumer that the policy names, with what the gate makes of them."""
+    rules = target_state.policy.consumers
+    yield _table([item for item in standings if item.wanted.consumer not in rules], shown, fold=fold)
+    for name, rule in rules.items():
+        own = [item for item in standings if item.wanted.consumer == name]
+        if own:
+            decides = "required" if rule.level == "require" else "shown, the gate does not ask for it"
+            yield _table(own, shown, fold=fold, title=f"{CONSUMERS[name].title} ({decides})")
+
+
+def _table(standings: Sequence[JobStanding], shown: Collection[str], *, fold: bool, title: str = "") -> TextBlock:
     """The jobs; those whose failure is told above have no reason of their own."""
     if not standings:
         return TextBlock("", (), "", 100)
@@ -210,15 +224,15 @@ def _table(standings: Sequence[JobStanding], shown: Collection[str], *, fold: bo
         cells = (
             markdown(wanted.id, 80) + (f" {code(wanted.options, 200)}" if wanted.options else "") + again,
             f"{standing.state.icon} {standing.state.word}",
-            "yes" if wanted.required else "extra",
+            "yes" if wanted.required else "extra" if wanted.asked_by else "no",
             f"{used} of about {planned:.0f}" if planned else used,
             verdict_sentence(detail, 400) + (links(run.url) if run is not None else ""),
         )
         rows.append(f"| {' | '.join(cells)} |")
     heading = "| job | result | required | GPU minutes | reason |\n|---|---|---|---|---|"
     if fold:
-        return folded(f"Jobs ({len(rows)})", (heading, *rows), 9_000)
-    return TextBlock(heading, tuple(rows), "", 9_000)
+        return folded(f"{title or 'Jobs'} ({len(rows)})", (heading, *rows), 9_000)
+    return TextBlock(f"**{title}**\n\n{heading}" if title else heading, tuple(rows), "", 9_000)
 
 
 def _folds(target_state: TargetState, steps: Actions, read: Sequence[_Read], *, told: bool) -> Iterator[TextBlock]:

@@ -1,0 +1,133 @@
+"""The jobs of another consumer than verl: what its own way through the changed code asks for, in its own words."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from verl_e2e.core.consumer.consumer import NEVER_RUN, Consumer
+from verl_e2e.core.consumer.consumers import variant_of
+from verl_e2e.core.consumer.verl import VERL
+from verl_e2e.core.model.change import Change
+from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.space import POINTS, JobPoint
+from verl_e2e.core.plan.classify import MODULE_LEVEL
+from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle, in_order, with_obstacles
+from verl_e2e.core.plan.plan import Plan, plan
+from verl_e2e.core.plan.policy import Feature, Policy
+from verl_e2e.core.reach.effects import UNREACHED, Effects, Inside
+from verl_e2e.core.reach.walk import Entry
+
+_REFUSED = "{} has no {}: {}."
+_BEYOND_BUDGET = "{} would run {}, too, beyond the {} GPU minutes of one plan (`budget` of the policy)."
+
+
+def differing(effects: Effects, theirs: Iterable[Entry], own: Iterable[Entry]) -> Effects:
+    """The effects of a consumer without those that it reaches by an import or attribute that verl uses, too.
+
+    `theirs` and `own` are what the consumer and verl use of the package.
+    """
+    known = {(entry.module, entry.attribute) for entry in own}
+    starts = {str(entry) for entry in theirs if (entry.module, entry.attribute) not in known}
+    kept = {
+        path: tuple(effect for effect in inside.effects if effect.via[0] in starts)
+        for path, inside in effects.paths.items()
+    }
+    symbols = {(path, effect.symbol) for path, found in kept.items() for effect in found}
+    return replace(
+        effects,
+        paths={path: Inside(found, None if found else UNREACHED) for path, found in kept.items()},
+        functions=tuple(item for item in effects.functions if (item.path, item.symbol) in symbols),
+        unread={},
+        unknown={},
+        notes=(),
+        incomplete=(),
+    )
+
+
+def beside(planned: Plan, consumer: Consumer, policy: Policy, change: Change, effects: Effects | None) -> Plan:
+    """The plan with the jobs of a consumer in addition; `effects` are what the change does to what it runs, if known.
+
+    They start after verl's level 0 has passed, where the plan has that: no GPU is spent on a change that breaks it.
+    The policy's budget counts all jobs of the plan together; of them level 0 and the required defaults always stay.
+    """
+    rules = policy.consumers[consumer.name]
+    if rules.when == "differs" and effects is not None:
+        counted = {path for path, inside in effects.paths.items() if inside.effects}
+        change = replace(change, paths=tuple(item for item in change.paths if counted.intersection(item.names())))
+        if not change.paths:
+            return planned
+    theirs = for_consumer(plan(change, policy, (), effects), consumer, policy)
+    named = [reason for reason in theirs.reasons if reason.symbol and reason.symbol != MODULE_LEVEL]
+    first = next(iter(named), None)
+    why = f"{consumer.title} runs {first.symbol}" if first else f"{consumer.title} runs what changed"
+
+    def stays(job: JobOutline) -> bool:
+        return job.is_default and (rules.level == "require" or job.variant.level is Level.SMOKE)
+
+    kept, left, refused = list[JobOutline](), list[str](), list[str]()
+    minutes = planned.gpu_minutes
+    smoke = tuple(job.id for job in planned.jobs if job.variant.level is Level.SMOKE and job.is_default)
+    for job in in_order(theirs.jobs):
+        obstacle = next((item for item in job.obstacles if item.missing is Missing.CONSUMER), None)
+        if obstacle is not None:
+            # No gate waits for what cannot be.
+            refused.append(_REFUSED.format(consumer.title, job.id, obstacle.reason))
+        elif not stays(job) and minutes + job.gpu_minutes > policy.budget.gpu_minutes:
+            left.append(job.id)
+        else:
+            minutes += job.gpu_minutes
+            kept.append(replace(job, reason=job.reason or why, requires=job.requires or smoke))
+    notes = (*planned.notes, *refused)
+    if left:
+        notes = (*notes, _BEYOND_BUDGET.format(consumer.title, ", ".join(left), policy.budget.gpu_minutes))
+    return replace(planned, jobs=(*planned.jobs, *kept), notes=notes)
+
+
+def for_consumer(planned: Plan, consumer: Consumer, policy: Policy) -> Plan:
+    """The plan with the jobs of a consumer in place of verl's; what it refuses keeps its own words as the reason."""
+    jobs = [_of_consumer(job, consumer, policy) for job in planned.jobs]
+    for (level, name), axes in consumer.own_jobs.items():
+        default = next((job for job in planned.jobs if job.variant.level is level and job.is_default), None)
+        smoke = next((job for job in planned.jobs if job.variant.level is Level.SMOKE and job.is_default), default)
+        if default is None or smoke is None:
+            continue
+        point = JobPoint.of_level(level).with_axes(axes)
+        first = default.requires or (default.id,)
+        named = replace(default, variant=variant_of(point, level, name), requires=first)
+        named = replace(named, settings=dict(point.differing or axes))
+        shown = consumer.expected(consumer.base, ())
+        keys = consumer.expected({**consumer.base, **variant_of(point, level, name, consumer=consumer).wrapper}, ())
+        active = {key: value for key, value in keys.items() if shown.get(key) != value}
+        if level is Level.FEATURE:
+            # One that any model shows; the variant is the level's own, so that the id has the name once.
+            feature = Feature(feature=name, reason="a setting of the consumer", active_when=active)
+            named = replace(smoke, variant=default.variant, requires=default.requires, settings=named.settings)
+            named = replace(named, features=(feature,))
+        jobs.append(
+            _of_consumer(
+                replace(named, reason=f"{consumer.title} has it beside the level's own job"), consumer, policy, point
+            )
+        )
+    return replace(planned, jobs=tuple(jobs))
+
+
+def _of_consumer(job: JobOutline, consumer: Consumer, policy: Policy, point: JobPoint | None = None) -> JobOutline:
+    named = point or POINTS.get(job.variant.job_id) or JobPoint.of_level(job.variant.level).with_axes(job.settings)
+    refused = consumer.refused_levels.get(job.variant.level) or next(
+        filter(None, (consumer.refused(axis, value) for axis, value in named.settings.items())), None
+    )
+    # Level 0 of its own comes first.
+    job = replace(job, requires=tuple(f"{required}-{consumer.name}" for required in job.requires))
+    verls = [item.name for item in job.features if item.wrapper or item.overrides or item.script != VERL.script]
+    if refused:
+        obstacle = Obstacle(Missing.CONSUMER, refused.reason, f"see {refused.source}")
+    elif consumer.never_run:
+        obstacle = Obstacle(Missing.CONSUMER, f"{consumer.title} was {NEVER_RUN}", "run it with verl")
+    elif verls:
+        reason = f"the policy says how verl switches {', '.join(verls)} on, and not how {consumer.title} does"
+        obstacle = Obstacle(Missing.CONSUMER, reason, "run it with verl")
+    else:
+        made = variant_of(named, job.variant.level, job.variant.name, consumer=consumer)
+        moved = replace(job, consumer=consumer.name, variant=replace(made, feature=job.variant.feature))
+        features = tuple(item.model_copy(update={"script": consumer.script}) for item in job.features)
+        return with_obstacles(replace(moved, features=features), policy)
+    return replace(job, consumer=consumer.name, obstacles=(obstacle,))
