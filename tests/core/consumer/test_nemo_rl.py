@@ -18,19 +18,19 @@ from tests.fakes.places import ROOT
 from verl_e2e.core.compare.jobs import is_parity, unsharded
 from verl_e2e.core.consumer.consumer import PlannedPhase, Quantity
 from verl_e2e.core.consumer.consumers import measured, variant_of
-from verl_e2e.core.consumer.nemo_rl import NEMO_RL, NEMO_RL_CONFIG, export_metrics, nemo_rl_command
-from verl_e2e.core.consumer.nemo_rl_log import metric_lines, read_master_config, read_metrics_file
+from verl_e2e.core.consumer.nemo_rl import NEMO_RL
+from verl_e2e.core.consumer.nemo_rl_log import read_master_config
 from verl_e2e.core.judge.criteria.metrics import gradients, rollout_agreement
 from verl_e2e.core.log.printed import lookup
 from verl_e2e.core.log.scan import LogScanner
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.facts import LogFacts
+from verl_e2e.core.model.facts import LogFacts, StepMetrics
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis, same_value
 from verl_e2e.core.model.space import POINTS, JobPoint
 
 MADE = ROOT / "tests/fixtures/nemo_rl"
-METRICS = (MADE / "metrics.json").read_text()
+METRICS: dict[str, dict[str, float]] = json.loads((MADE / "metrics.json").read_text())
 # Where model, data and results of a run lie.
 PLACES = (
     "policy.model_name=/m",
@@ -41,7 +41,7 @@ PLACES = (
     "logger.log_dir=/o/logs",
 )
 HOST = NEMO_RL.host(make_job().site, reward_model=False, gpus_of_node=1)
-STARTS = ("uv", "run", "examples/run_grpo.py", "--config", NEMO_RL_CONFIG)
+CONFIG = "examples/configs/grpo_math_1B_megatron.yaml"
 
 
 def accepted(point: JobPoint) -> bool:
@@ -65,13 +65,25 @@ def variables(variant: Variant) -> dict[str, str]:
     return {**NEMO_RL.base, **variant.wrapper, **counts.wrapper}
 
 
-def words(variant: Variant) -> tuple[str, ...]:
-    return nemo_rl_command(variables(variant), (*HOST, *PLACES, *variant.overrides))
+def words(variant: Variant) -> list[str]:
+    """The configuration of a job and its overrides, each key once."""
+    values = {key: f"{key}={value}" for key, value in NEMO_RL.expected(variables(variant), ()).items()}
+    overrides = (*HOST, *PLACES, *variant.overrides)
+    return [CONFIG, *{**values, **{item.lstrip("+").partition("=")[0]: item for item in overrides}}.values()]
 
 
 def named(name: str) -> Variant:
     level = Level(int(name[0]))
     return variant_of(POINTS[name], level, name[2:], consumer=NEMO_RL)
+
+
+def steps_of(metrics: dict[str, dict[str, float]]) -> tuple[StepMetrics, ...]:
+    """The training steps of a file of metrics, as its lines in a log are read."""
+    steps: dict[int, dict[str, float]] = {}
+    for name, series in metrics.items():
+        for number, value in series.items():
+            steps.setdefault(int(number), {})[name] = value
+    return tuple(StepMetrics(number, 0, steps[number]) for number in sorted(steps) if number)
 
 
 def read(content: str) -> LogFacts:
@@ -86,7 +98,7 @@ def read(content: str) -> LogFacts:
 )
 def test_trainer_and_rollout_are_held_to_the_ratio_of_their_probabilities(ratio: float, state: State) -> None:
     job = make_job(consumer="nemo-rl", wrapper=dict(NEMO_RL.base), overrides=(), steps=1)
-    steps = read_metrics_file(json.dumps({"train/token_mult_prob_error": {"1": ratio}}))
+    steps = steps_of({"train/token_mult_prob_error": {"1": ratio}})
     assert rollout_agreement(make_case(make_record(job=job), make_facts(configs=(), steps=steps))).state is state
 
 
@@ -98,29 +110,17 @@ def test_its_jobs_are_of_all_levels_but_the_one_that_it_does_not_have() -> None:
     assert {variant.level for variant in jobs()} == {*Level} - {Level.MEGATRON_FSDP}
 
 
-def test_a_command_is_its_script_with_each_key_once() -> None:
+def test_its_configuration_follows_from_the_sizes() -> None:
     variant = named("2-dense")
-    made = words(variant)
-    assert made[: len(STARTS)] == STARTS
-    keys = [item.partition("=")[0] for item in made[len(STARTS) :]]
-    assert len(keys) == len({*keys})
     assert {
-        "policy.megatron_cfg.tensor_model_parallel_size=2",
-        "policy.megatron_cfg.pipeline_model_parallel_size=2",
-        "policy.megatron_cfg.sequence_parallel=true",
-        "policy.generation.vllm_cfg.tensor_parallel_size=2",
-        f"cluster.gpus_per_node={variant.gpu_count}",
-        "+data.train.data_path=/t.jsonl",
-    } <= {*made}
-    later = nemo_rl_command(NEMO_RL.base, ("grpo.seed=1", "+grpo.seed=2"))
-    assert [item for item in later if "grpo.seed" in item] == ["+grpo.seed=2"]
-
-
-def test_its_metrics_are_exported_by_its_own_program() -> None:
-    assert export_metrics("/o/logs", "/o/metrics.json")[2:] == (
-        *("tests/json_dump_tb_logs.py", "/o/logs"),
-        *("--output_path", "/o/metrics.json"),
-    )
+        "policy.megatron_cfg.tensor_model_parallel_size": 2,
+        "policy.megatron_cfg.pipeline_model_parallel_size": 2,
+        "policy.megatron_cfg.sequence_parallel": True,
+        "policy.generation.vllm_cfg.tensor_parallel_size": 2,
+        "cluster.gpus_per_node": variant.gpu_count,
+    }.items() <= NEMO_RL.expected(variables(variant), ()).items()
+    assert NEMO_RL.expected(NEMO_RL.base, ())["policy.megatron_cfg.sequence_parallel"] is False
+    assert NEMO_RL.expected(NEMO_RL.base, ("grpo.seed=1", "+grpo.seed=2"))["grpo.seed"] == 2
 
 
 def test_a_save_is_resumed_from_the_same_folder() -> None:
@@ -175,35 +175,29 @@ def test_a_job_that_is_compared_has_an_unsharded_one_with_the_same_samples() -> 
     assert "data.shuffle=false" in alone.overrides
 
 
-def test_the_file_of_metrics_is_read_by_steps() -> None:
-    setup, first, second = read_metrics_file(METRICS)
-    assert [setup.step, first.step, second.step] == [0, 1, 2]
+def test_a_quantity_is_read_by_its_name() -> None:
+    first, second = steps_of(METRICS)
+    assert [first.step, second.step] == [1, 2]
     assert measured(first.values, Quantity.GRADIENT_NORM) == 0.4182173013687134
     assert measured(second.values, Quantity.SCORE) == 0.375
     assert measured(second.values, Quantity.STEP_TIME) == 16.75
     assert measured(first.values, Quantity.PROBABILITY_RATIO) == 1.0121
-    (infinite,) = read_metrics_file('{"train/loss": {"1": Infinity}}')
-    assert infinite.values == {"train/loss": math.inf}
 
 
-@pytest.mark.parametrize("content", ["", "{cut", "[]", '{"a": 1}', '{"a": {"x": 1}}', '{"a": {"1": "b"}}'])
-def test_what_is_no_file_of_metrics_is_not_read(content: str) -> None:
-    with pytest.raises(ValueError, match="the file of metrics"):
-        read_metrics_file(content)
-
-
-def log_of(metrics: str, steps: int) -> LogFacts:
-    """A made log of a run that came to its end: what the console shows, then the file of metrics as lines."""
+def log_of(done: int, total: int) -> LogFacts:
+    """A made log of a run that came to its end: what the console shows, then the first steps of the file as lines."""
     shown = ["Applied CLI overrides", *recorded().splitlines(), "▶ Setting up compute cluster..."]
     shown += ["  ✓ Training dataloader loaded with 64 samples", "▶ Training policy..."]
     shown += ["Max number of steps has been reached, stopping training early"]
-    return read("\n".join((*shown, *metric_lines(metrics, steps))) + "\n")
+    shown += [f"[verl-e2e] metrics of step {step.step}: {json.dumps(step.values)}" for step in steps_of(METRICS)[:done]]
+    shown += [f"[verl-e2e] steps in the file of metrics: {100 * done // total}% {done}/{total}"]
+    return read("\n".join(shown) + "\n")
 
 
-def test_the_file_as_lines_of_a_log_says_the_same_and_how_far_the_run_came() -> None:
-    facts = log_of(METRICS, 2)
+def test_the_lines_of_a_log_say_the_metrics_and_how_far_the_run_came() -> None:
+    facts = log_of(2, 2)
     assert [(step.step, dict(step.values)) for step in facts.steps] == [
-        (step.step, dict(step.values)) for step in read_metrics_file(METRICS)[1:]
+        (step.step, dict(step.values)) for step in steps_of(METRICS)
     ]
     assert facts.progress is not None
     assert (facts.progress.percent, facts.progress.done, facts.progress.total) == (100, 2, 2)
@@ -211,21 +205,12 @@ def test_the_file_as_lines_of_a_log_says_the_same_and_how_far_the_run_came() -> 
     assert facts.runs == 1
 
 
-@pytest.mark.parametrize(
-    ("series", "asked", "bar"),
-    [
-        ({"1": 0.1}, 2, (50, 1, 2)),
-        # A step in between has none, so none counts.
-        ({"1": 0.1, "3": 0.2}, 3, (0, 0, 3)),
-        ({}, 2, (0, 0, 2)),
-    ],
-)
-def test_a_file_of_fewer_steps_does_not_reach_the_last(
-    series: dict[str, float], asked: int, bar: tuple[int, int, int]
-) -> None:
-    facts = log_of(json.dumps({"train/loss": series}), asked)
+@pytest.mark.parametrize(("done", "total", "percent"), [(1, 2, 50), (0, 2, 0)])
+def test_fewer_steps_do_not_reach_the_last(done: int, total: int, percent: int) -> None:
+    facts = log_of(done, total)
     assert facts.progress is not None
-    assert (facts.progress.percent, facts.progress.done, facts.progress.total) == bar
+    assert (facts.progress.percent, facts.progress.done, facts.progress.total) == (percent, done, total)
+    assert len(facts.steps) == done
 
 
 @pytest.mark.parametrize(
@@ -233,13 +218,13 @@ def test_a_file_of_fewer_steps_does_not_reach_the_last(
     [(None, State.MET), (0.0, State.BROKEN), (math.nan, State.BROKEN), ("absent", State.MISSING)],
 )
 def test_a_file_of_metrics_is_judged(norm: float | str | None, state: State) -> None:
-    document = json.loads(METRICS)
-    if norm == "absent":
+    document = {name: dict(series) for name, series in METRICS.items()}
+    if isinstance(norm, str):
         del document["train/grad_norm"]
     elif norm is not None:
         document["train/grad_norm"]["2"] = norm
     job = make_job(consumer="nemo-rl", wrapper=dict(NEMO_RL.base), overrides=(), steps=2)
-    facts = make_facts(configs=(), steps=read_metrics_file(json.dumps(document))[1:])
+    facts = make_facts(configs=(), steps=steps_of(document))
     assert gradients(make_case(make_record(job=job), facts)).state is state
 
 
@@ -277,7 +262,7 @@ def asked(arguments: list[list[str]]) -> list[dict[str, Any]]:
 def test_its_own_loader_takes_every_job_as_it_is_meant() -> None:
     variants = jobs()
     assert len(variants) > 30
-    for variant, answer in zip(variants, asked([[*words(variant)[4:]] for variant in variants]), strict=True):
+    for variant, answer in zip(variants, asked([*map(words, variants)]), strict=True):
         assert "error" not in answer, (variant, answer)
         facts = read(f"{answer['shown']}\n")
         expected = NEMO_RL.expected(variables(variant), (*HOST, *variant.overrides))
@@ -288,6 +273,6 @@ def test_its_own_loader_takes_every_job_as_it_is_meant() -> None:
 
 @pytest.mark.nemo_rl
 def test_its_own_loader_refuses_a_key_that_it_does_not_have() -> None:
-    plain = [*words(named("0-lora-ddp"))[4:]]
+    plain = words(named("0-lora-ddp"))
     (answer,) = asked([[*plain, "policy.megatron_cfg.virtual_pipeline_model_parallel_size=2"]])
     assert "Could not override" in answer["error"]

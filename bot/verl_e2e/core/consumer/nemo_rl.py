@@ -24,13 +24,13 @@ from verl_e2e.core.consumer.consumer import (
     on_more_ranks,
 )
 from verl_e2e.core.consumer.nemo_rl_log import LOADED, NEMO_RL_LOG
+from verl_e2e.core.consumer.skyrl import AllowedValues, refusal_of
 from verl_e2e.core.model.execution import ProcessRole
 from verl_e2e.core.model.jobs import SiteProfile
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.settings import Axis, Setting, Value, expected_of_overrides, parsed
 from verl_e2e.core.model.space import JobPoint
 
-NEMO_RL_CONFIG = "examples/configs/grpo_math_1B_megatron.yaml"
 _SCRIPT = "examples/run_grpo.py"
 _MEGATRON, _GENERATION = "policy.megatron_cfg", "policy.generation"
 _PEFT = f"{_MEGATRON}.peft"
@@ -131,7 +131,7 @@ _WITHOUT_FSDP = Refusal(
     "NeMo-RL declares `use_custom_fsdp` and reads it nowhere: its DistributedDataParallelConfig has no FSDP",
     f"nemo_rl/models/policy/__init__.py: MegatronDDPConfig; {_SETUP}: _create_megatron_config",
 )
-_ALLOWED: Mapping[Axis, tuple[tuple[Value, ...], Refusal]] = {
+_ALLOWED: AllowedValues = {
     Axis.VIRTUAL_PIPELINE: (
         (1,),
         Refusal(
@@ -168,12 +168,6 @@ _ALLOWED: Mapping[Axis, tuple[tuple[Value, ...], Refusal]] = {
 }
 
 
-def nemo_rl_refusal(axis: Axis, value: Value) -> Refusal | None:
-    """Why NeMo-RL does not take this value of an axis; None where it does."""
-    allowed = _ALLOWED.get(axis)
-    return None if allowed is None or value in allowed[0] else allowed[1]
-
-
 def nemo_rl_level(point: JobPoint, level: Level) -> Setting:
     """What a level sets so that its own evidence can show."""
     packed = Setting({"SEQUENCE_PACKING": "true"} if point.size(Axis.CONTEXT) > 1 else {})
@@ -188,32 +182,13 @@ def nemo_rl_host(site: SiteProfile, *, reward_model: bool, gpus_of_node: int, no
     return (*_EVERY_JOB, f"{_GENERATION}.vllm_cfg.gpu_memory_utilization={part}")
 
 
-def _values(wrapper: Mapping[str, str]) -> dict[str, str]:
-    """The keys that variables decide. Experts on several tensor ranks need sequence parallelism (Megatron-LM)."""
-    values = {key: wrapper.get(name, base) for name, (key, base) in _VARIABLES.items()}
-    sharded = values[f"{_MEGATRON}.tensor_model_parallel_size"] != "1"
-    return {**values, f"{_MEGATRON}.sequence_parallel": str(sharded).lower()}
-
-
-def nemo_rl_command(wrapper: Mapping[str, str], overrides: Iterable[str]) -> tuple[str, ...]:
-    """The words that start a run in NeMo-RL's image; a later override takes the place of an earlier one.
-
-    PYTHONPATH has the checkouts of Bridge, Megatron-LM and NeMo-RL, and NRL_FORCE_REBUILD_VENVS is false, so that the
-    environment of each actor, which is a part of the image, imports them.
-    """
-    values = {key: f"{key}={text}" for key, text in _values(wrapper).items()}
-    values |= {override.lstrip("+").partition("=")[0]: override for override in overrides}
-    return ("uv", "run", _SCRIPT, "--config", NEMO_RL_CONFIG, *values.values())
-
-
-def export_metrics(log_dir: str, metrics: str) -> tuple[str, ...]:
-    """The words that write the metrics of a run to a file, by NeMo-RL's own program."""
-    return ("uv", "run", "tests/json_dump_tb_logs.py", log_dir, "--output_path", metrics)
-
-
 def nemo_rl_expected(wrapper: Mapping[str, str], overrides: Iterable[str], *, phases: int = 1) -> dict[str, Value]:
-    """Dotted keys and the values that the run must print; between several phases the steps differ."""
-    expected = {key: parsed(text) for key, text in _values(wrapper).items()}
+    """Dotted keys and the values that the run must print; between several phases the steps differ.
+
+    Experts on several tensor ranks need sequence parallelism (Megatron-LM).
+    """
+    expected = {key: parsed(wrapper.get(name, base)) for name, (key, base) in _VARIABLES.items()}
+    expected[f"{_MEGATRON}.sequence_parallel"] = expected[f"{_MEGATRON}.tensor_model_parallel_size"] != 1
     if phases > 1:
         del expected[_VARIABLES["MAX_NUM_STEPS"][0]]
     given = expected_of_overrides(override.lstrip("+") for override in (*_EVERY_JOB, *overrides))
@@ -337,7 +312,7 @@ NEMO_RL = Consumer(
     # It has no reward that the answers of any model differ in: random weights earn nothing and learn nothing.
     own_reward=lambda _given: "",
     refused_levels=MappingProxyType({Level.MEGATRON_FSDP: _WITHOUT_FSDP}),
-    refused=nemo_rl_refusal,
+    refused=partial(refusal_of, _ALLOWED),
     # It resumes from what lies in `checkpoint_dir`; no key asks for that.
     last_step="MAX_NUM_STEPS",
     saves=lambda job: job.wrapper.get("CHECKPOINTING_ENABLED", "false") == "true",

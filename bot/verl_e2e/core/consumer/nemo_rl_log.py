@@ -1,18 +1,15 @@
-"""What NeMo-RL prints on its console, and the file that its metrics are exported to.
+"""What NeMo-RL prints on its console.
 
-Its console shows four figures of a step, rounded, and no bar. What counts is in TensorBoard files; NeMo-RL's own
-`tests/json_dump_tb_logs.py` writes them as `metrics.json`. A launcher prints that file as lines of a log.
+It shows four figures of a step, rounded, and no bar. What counts is in TensorBoard files; NeMo-RL's own
+`tests/json_dump_tb_logs.py` writes them as `metrics.json`. A launcher would print that file as the lines read here.
 """
 
 import ast
-import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from verl_e2e.core.consumer.consumer import (
-    MAX_KEYS,
     ConfigForm,
     Literal,
     LogForms,
@@ -22,39 +19,9 @@ from verl_e2e.core.consumer.consumer import (
     stage_literal,
 )
 from verl_e2e.core.consumer.skyrl_log import METRICS_LITERAL, METRICS_MARK, read_metrics
-from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.outcome import Stage
 
 _IN_FILE = "[verl-e2e] steps in the file of metrics: "
-
-
-def read_metrics_file(content: str) -> tuple[StepMetrics, ...]:
-    """The metrics of each step in `metrics.json`, `{name: {step: value}}`, in the order of the steps.
-
-    Step 0 is the setup. Line numbers are 0, for no line of a log has them. ValueError where it is not such a file.
-    """
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("the file of metrics is not JSON: it is cut or broken") from error
-    if not isinstance(document, dict) or not all(isinstance(series, dict) for series in document.values()):
-        raise ValueError("the file of metrics is not a series of steps for each name")
-    steps: dict[int, dict[str, float]] = {}
-    for name, series in list(document.items())[:MAX_KEYS]:
-        for step, value in series.items():
-            if not step.isdecimal() or isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"the file of metrics: {name}: step {step!r} has no number")
-            steps.setdefault(int(step), {})[name] = float(value)
-    return tuple(StepMetrics(step, 0, steps[step]) for step in sorted(steps))
-
-
-def metric_lines(content: str, asked: int) -> tuple[str, ...]:
-    """The lines of a log that say the same, and how many of the `asked` steps have a loss; ValueError as above."""
-    steps = read_metrics_file(content)
-    trained = [step for step in steps if step.step > 0 and "train/loss" in step.values]
-    done = len(trained) if [step.step for step in trained] == [*range(1, len(trained) + 1)] else 0
-    made = (f"{METRICS_MARK}{step.step}: {json.dumps(dict(step.values))}" for step in trained)
-    return (*made, f"{_IN_FILE}{math.floor(100 * done / asked)}% {done}/{asked}")
 
 
 _SECTIONS = ("policy", "grpo", "cluster", "checkpointing")

@@ -160,7 +160,8 @@ _WITHOUT_FSDP = Refusal(
     "SkyRL refuses it: Invalid fields {'use_megatron_fsdp'} for MegatronDDPConfig", f"{_CONFIG} (MegatronDDPConfig)"
 )
 _REFUSED_LEVELS: Mapping[Level, Refusal] = MappingProxyType({Level.MEGATRON_FSDP: _WITHOUT_FSDP})
-_ALLOWED: Mapping[Axis, tuple[tuple[Value, ...], Refusal]] = {
+AllowedValues = Mapping[Axis, tuple[tuple[Value, ...], Refusal]]
+_ALLOWED: AllowedValues = {
     Axis.VIRTUAL_PIPELINE: (
         (1,),
         Refusal(
@@ -189,9 +190,9 @@ _ALLOWED: Mapping[Axis, tuple[tuple[Value, ...], Refusal]] = {
 }
 
 
-def refusal_of(axis: Axis, value: Value) -> Refusal | None:
-    """Why SkyRL does not take this value of an axis; None where it does."""
-    allowed = _ALLOWED.get(axis)
+def refusal_of(table: AllowedValues, axis: Axis, value: Value) -> Refusal | None:
+    """Why a consumer does not take this value of an axis; None where it does."""
+    allowed = table.get(axis)
     return None if allowed is None or value in allowed[0] else allowed[1]
 
 
@@ -397,7 +398,7 @@ SKYRL = Consumer(
     host=for_every_job,
     own_choices=frozenset({"MERGE_LORA", "ENFORCE_EAGER"}),
     refused_levels=_REFUSED_LEVELS,
-    refused=refusal_of,
+    refused=partial(refusal_of, _ALLOWED),
     last_step="MAX_TRAINING_STEPS",
     resumed={"RESUME_MODE": "latest"},
     saves=saves_checkpoints,
