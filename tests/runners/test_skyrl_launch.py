@@ -9,7 +9,6 @@ import pytest
 from tests.core.builders import make_job
 from verl_e2e.core.consumer.consumers import variant_of
 from verl_e2e.core.consumer.skyrl import EVERY_JOB, SKYRL
-from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Checkpoint, Job, Repository
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.record import Check, RepositoryState
@@ -169,17 +168,3 @@ def test_a_model_without_weights_is_refused(skyrl: Path, tmp_path: Path) -> None
         job, trees_of(job, tmp_path), session_of(tmp_path), base={"PATH": "/bin"}, model=None, work=tmp_path
     )
     assert "SkyRL has no switch for a model without weights" in check.findings[0].summary
-
-
-def test_settings_of_jobs_are_checked_without_a_host(skyrl: Path, tmp_path: Path) -> None:
-    smoke = variant_of(POINTS["0-lora-ddp"], Level.SMOKE, "smoke", consumer=SKYRL)
-    job = job_of(skyrl, "0-lora-ddp")
-    launcher = launcher_of(job)
-    broken = replace(smoke, name="broken", overrides=("trainer.unknown=1",))
-    first, second = launcher.check_settings(
-        [smoke, broken], tree=skyrl, python=sys.executable, work=tmp_path, base={"PATH": "/bin"}
-    )
-    assert first.accepted, first
-    assert "Invalid fields" in second.refused
-    with pytest.raises(UserError, match="give a checkout of SkyRL"):
-        launcher.check_settings([smoke], tree=tmp_path, python=sys.executable, work=tmp_path, base={})

@@ -5,7 +5,7 @@ Everything that only one consumer has, as the script that starts it, lies in its
 
 import os
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,10 +13,8 @@ from typing import Any, Protocol
 from verl_e2e.core.consumer.consumer import PlannedPhase
 from verl_e2e.core.consumer.consumers import consumer_of
 from verl_e2e.core.model.jobs import Checkpoint, Job
-from verl_e2e.core.model.levels import Variant
 from verl_e2e.core.model.needs import CLUSTER_VARIABLE
 from verl_e2e.core.model.record import Finding
-from verl_e2e.core.model.settings import SettingsCheck
 from verl_e2e_runner.process.cage import (
     EXECUTED_VARIABLE,
     FINGERPRINTS_VARIABLE,
@@ -104,27 +102,12 @@ class LaunchChecks(Protocol):
         ...
 
 
-class SettingsChecks(Protocol):
-    """What a consumer makes of the settings of jobs that no host was chosen for."""
-
-    def __call__(
-        self, variants: Sequence[Variant], *, tree: Path, python: str, work: Path, base: Mapping[str, str]
-    ) -> tuple[SettingsCheck, ...]:
-        """A check of each, with the checkout `tree` of the consumer and an interpreter that has what it imports.
-
-        `work` is a folder of the caller's own, `base` the environment that programs inherit from. Raises UserError
-        where checkout or interpreter do not do.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
     """What the runner has to know to start a consumer."""
 
     launches: Launches
     check: LaunchChecks
-    check_settings: SettingsChecks
     # The variables that a script expands, by its text; empty for a consumer without any.
     reads: Callable[[str], frozenset[str]]
     # The command that makes the task data in a folder, and what it makes there by the job's key.

@@ -9,12 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from verl_e2e.core.consumer.skyrl import ENTRY_KEY, EVERY_JOB, SKYRL, command
-from verl_e2e.core.model.errors import UserError
+from verl_e2e.core.consumer.skyrl import ENTRY_KEY, SKYRL, command
 from verl_e2e.core.model.jobs import Job
-from verl_e2e.core.model.levels import Variant
 from verl_e2e.core.model.record import Check, Finding
-from verl_e2e.core.model.settings import SettingsCheck
 from verl_e2e_runner.launch.launcher import (
     INSTRUMENTATION,
     Config,
@@ -153,36 +150,9 @@ def _judged(
     return found or (good(Check.HYDRA, f"the configuration has all {len(wrong)} expected values"),), configs
 
 
-def check_jobs(
-    variants: Sequence[Variant], *, tree: Path, python: str, work: Path, base: Mapping[str, str]
-) -> tuple[SettingsCheck, ...]:
-    """Ask SkyRL's parser about each job; UserError where the checkout or the interpreter cannot be asked."""
-    if not (tree / SKYRL.script).is_file():
-        raise UserError(f"{tree} has no {SKYRL.script}: give a checkout of SkyRL")
-    del work
-    path = ":".join(map(str, (INSTRUMENTATION, *(tree / folder for folder in SKYRL.import_folders))))
-    given = base.get("PYTHONPATH")
-    env = {**inherited(base, wrapper_reads=()), "PYTHONPATH": f"{path}:{given}" if given else path}
-    asked, expected = [], []
-    for variant in variants:
-        wrapper = {**SKYRL.base, **variant.wrapper, **SKYRL.counts(variant.gpu_count, variant.steps).wrapper}
-        asked.append(command(wrapper, ("trainer.policy.model.path=/model", *EVERY_JOB, *variant.overrides)))
-        expected.append(SKYRL.expected(wrapper, variant.overrides))
-    answers = parsed_configs(asked, python, env=env, cwd=tree)
-    if isinstance(answers, FinishedProgram):
-        raise UserError(f"{python} cannot ask SkyRL's parser ({answers.ending}): {answers.last_error}")
-    checks = []
-    for variant, answer, wanted in zip(variants, answers, expected, strict=True):
-        config = answer.get("config")
-        found = () if config is None else (mismatch(config, key, value) for key, value in wanted.items())
-        checks.append(SettingsCheck(variant.job_id, str(answer.get("error", "")), tuple(filter(None, found))))
-    return tuple(checks)
-
-
 SKYRL_LAUNCHER = Launcher(
     launches=skyrl_launches,
     check=check_launches,
-    check_settings=check_jobs,
     reads=lambda _text: frozenset(),
     data=lambda job, trees, folder: (
         (job.site.python, str(trees.verl / "examples/train/gsm8k/gsm8k_dataset.py"), "--output_dir", str(folder)),

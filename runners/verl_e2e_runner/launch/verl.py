@@ -475,7 +475,6 @@ def gsm8k(job: Job, trees: Trees, folder: Path) -> tuple[tuple[str, ...], Mappin
 VERL_LAUNCHER = Launcher(
     launches=launches,
     check=check_wrapper,
-    check_settings=check_settings,
     reads=reads,
     data=gsm8k,
     variables=lambda job, trees, base: wrapper_map(job, trees, base=base),
