@@ -38,11 +38,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def analysis(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitedAnalysis]:
+def analysis(world: World, tmp_path_factory: pytest.TempPathFactory) -> LimitedAnalysis:
     folder = tmp_path_factory.mktemp("service")
-    made = LimitedAnalysis(folder, world.url, folder, Mirrors(folder, world.url))
-    yield made
-    made.close()
+    return LimitedAnalysis(folder, world.url, folder, Mirrors(folder, world.url))
 
 
 def pull_of(world: World, head: str, number: int = 1, owner: str = "carol") -> Pull:

@@ -131,18 +131,18 @@ def test_a_run_is_added_only_where_there_is_none_with_its_key(at: GithubAdapters
 
 
 @pytest.mark.parametrize("change", ["edited", "deleted", "another author"])
-def test_a_command_counts_only_while_its_comment_stands(at: GithubAdapters, ledger: DerivedLedger, change: str) -> None:
+def test_a_command_counts_only_while_its_comment_stands(
+    at: GithubAdapters, ledger: DerivedLedger, workflow: GitHub, clock: HandClock, change: str
+) -> None:
     comment = at.world.comment("ada", "/verl-e2e run")
     author = "eve" if change == "another author" else "ada"
     ledger.add(asked(at.world.head(1), f"comment:{comment.id}:1", actor=author))
-    ledger.forget()
-    assert len(ledger.entries(REPOSITORY, 1)) == (change != "another author")
+    assert len(opened(workflow, clock).entries(REPOSITORY, 1)) == (change != "another author")
     if change == "edited":
         at.world.edit_comment(comment, "/verl-e2e level5", by="eve")
     elif change == "deleted":
         at.world.delete_comment(comment, by="ada")
-    ledger.forget()
-    assert ledger.entries(REPOSITORY, 1) == ()
+    assert opened(workflow, clock).entries(REPOSITORY, 1) == ()
 
 
 def test_a_book_of_another_app_is_not_believed(at: GithubAdapters, ledger: DerivedLedger, clock: HandClock) -> None:
@@ -196,7 +196,7 @@ def test_the_runs_of_the_head_before_are_known_after_a_push(
 
 
 def test_a_comment_that_no_workflow_processed_is_found(
-    at: GithubAdapters, ledger: DerivedLedger, clock: HandClock
+    at: GithubAdapters, ledger: DerivedLedger, workflow: GitHub, clock: HandClock
 ) -> None:
     clock.time = at.world.state.now() - timedelta(minutes=1)
     processed = at.world.comment("ada", "/verl-e2e run")
@@ -204,7 +204,7 @@ def test_a_comment_that_no_workflow_processed_is_found(
     edited = at.world.comment("bob", "/verl-e2e help")
     at.world.edit_comment(edited, "/verl-e2e run")
     ledger.hear(ONE, [processed.id])
-    ledger.forget()
+    ledger = opened(workflow, clock)
     assert [item.id for item in ledger.unprocessed(ONE)] == [missed.id]
     ledger.add(asked(at.world.head(1), f"comment:{missed.id}:1", actor="bob"))
     assert ledger.unprocessed(ONE) == ()
@@ -230,8 +230,7 @@ def test_the_command_of_another_app_stands_and_is_found_as_a_persons_is(
     (found,) = ledger.unprocessed(ONE)
     assert found.id == helper
     ledger.add(asked(at.world.head(1), f"comment:{helper}:1", actor=found.author))
-    ledger.forget()
-    assert [entry.actor for entry in ledger.entries(REPOSITORY, 1)] == [found.author]
+    assert [entry.actor for entry in opened(workflow, clock).entries(REPOSITORY, 1)] == [found.author]
 
 
 def noise(length: int) -> str:

@@ -53,7 +53,7 @@ def test_a_token_is_taken_once_and_for_one_repository_alone(at: GithubAdapters) 
         "metadata": "read",
         "pull_requests": "write",
     }
-    assert at.github.calls.total == len(at.world.standin.traffic) == 7
+    assert sum(at.github.calls.by_answer().values()) == len(at.world.standin.traffic) == 7
 
 
 @pytest.mark.parametrize("off_s", [-86400, -3600, -301, -300, 45, 90, 300, 3600, 86400])
@@ -104,11 +104,11 @@ def test_github_is_well_only_where_it_answered_lately(at: GithubAdapters, monkey
     assert "GitHub cannot be reached from this machine" in silent.trouble()
     assert waited == [], "a look at readiness would end before a second answer"
     silent.close()
-    before = at.github.calls.total
+    before = sum(at.github.calls.by_answer().values())
     assert at.github.trouble() == ""
-    assert at.github.calls.total == before + 1, "it was asked"
+    assert sum(at.github.calls.by_answer().values()) == before + 1, "it was asked"
     assert at.github.trouble() == ""
-    assert at.github.calls.total == before + 1, "it had just answered"
+    assert sum(at.github.calls.by_answer().values()) == before + 1, "it had just answered"
     at.world.standin.faults.add(server_error(), path="/app", times=99)
     monkeypatch.setattr("verl_e2e.adapters.github.session._ANSWERED_S", 0.0)
     assert "GitHub did not answer" in at.github.trouble()
@@ -193,8 +193,6 @@ def test_a_team_holds_its_active_members(at: GithubAdapters) -> None:
     people = GithubPeople(at.github)
     assert [people.in_team("octo/e2e", login) for login in ("ada", "bob", "eve")] == [True, False, False]
     assert not people.in_team("octo/none", "ada")
-    with pytest.raises(ForgeError, match="not a team"):
-        people.in_team("e2e", "ada")
 
 
 @pytest.mark.parametrize("as_ruleset", [False, True])

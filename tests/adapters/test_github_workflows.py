@@ -125,7 +125,6 @@ def test_a_server_that_tells_no_run_is_asked_for_it(at: GithubAdapters) -> None:
         ("nowhere", {"run_key": KEY}, "No ref found"),
         ("main", {"run_key": KEY, "other": "1"}, "Unexpected inputs"),
         ("main", {"job": KEY}, "not provided"),
-        ("main", {"run_key": "x"}, "carry it"),
     ],
 )
 def test_a_dispatch_that_cannot_work_says_why(

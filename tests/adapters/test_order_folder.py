@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_e2e.adapters.dispatch.order_folder import CAPS, RUNNER_LOG, OrderFolder
+from verl_e2e.adapters.dispatch.order_folder import RUNNER_LOG, OrderFolder
 from verl_e2e.adapters.files.logs import open_log
 from verl_e2e.core.model.record import EVENTS_FILE, LOG_FILE
 
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> OrderFolder:
 def everything_read(folder: OrderFolder, into: Path) -> str:
     texts = [folder.read("claim/job"), folder.read(RUNNER_LOG), folder.lost(None).note, folder.where()]
     texts += [block.decode() for block in folder.log(open_log)]
-    if folder.copy_run(into, CAPS):
+    if folder.copy_run(into):
         texts += [path.read_text() for path in into.rglob("*") if path.is_file()]
     return "\n".join(texts)
 

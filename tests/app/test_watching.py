@@ -156,15 +156,17 @@ def test_a_restart_in_the_middle_of_a_search_changes_nothing() -> None:
 
 def without_a_database(watched: BranchInMemory) -> None:
     """Every look is a process of its own, and its memory is read off GitHub."""
-    app = watched.app
-    memory = DerivedLedger(app.hub, app.hub, app.hub, app.clock, app_id=APP)
-    app.ledger, app.has_queue = memory, False  # type: ignore[assignment]
-    app.restart()
-    look = watched.look
+    app, look = watched.app, watched.look
+    app.has_queue = False
 
     def look_in_a_process_of_its_own() -> float | None:
-        memory.forget()
-        return look()
+        memory = DerivedLedger(app.hub, app.hub, app.hub, app.clock, app_id=APP)
+        app.ledger = memory  # type: ignore[assignment]
+        app.restart()
+        try:
+            return look()
+        finally:
+            memory.flush()
 
     watched.look = look_in_a_process_of_its_own  # type: ignore[method-assign]
 

@@ -14,7 +14,6 @@ import pytest
 from tests.fakes.engines import Engine, order, runners_of, until
 from tests.fakes.smart_http import serving
 from tests.runners.world import World, bare_forge, fetched
-from verl_e2e.adapters.dispatch.order_folder import Caps
 from verl_e2e.adapters.files.run_folder import read_record
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.model.jobs import Job
@@ -100,8 +99,10 @@ class Promises:
         assert judge(record, None).result is Result.BLOCKED
         assert len(ends_of(tmp_path / "home")) == 1
         assert backend.unattested(run) == ""
-        with pytest.raises(BackendError, match="more than 10 bytes") as refused:
-            engine.make(Caps(total_bytes=10)).artifacts(run, tmp_path / "capped")
+        deep = engine.root / run.key / "run" / "a/b/c/d/e/f/g/h/i"
+        deep.mkdir(parents=True)
+        with pytest.raises(BackendError, match="deeper than allowed") as refused:
+            backend.artifacts(run, tmp_path / "capped")
         assert refused.value.final
         assert not (tmp_path / "capped").exists()
         log_is_read_as_it_is(engine, backend, run)

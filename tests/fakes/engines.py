@@ -27,7 +27,7 @@ from tests.fakes.slurm_cluster import SlurmCluster
 from tests.runners.world import World
 from verl_e2e.adapters.dispatch import COMMAND
 from verl_e2e.adapters.dispatch.local_backend import LocalBackend
-from verl_e2e.adapters.dispatch.order_folder import CAPS, ORDER_VARIABLE, Caps
+from verl_e2e.adapters.dispatch.order_folder import ORDER_VARIABLE
 from verl_e2e.adapters.dispatch.ray_backend import RayBackend, RaySettings
 from verl_e2e.adapters.dispatch.slurm_backend import SlurmBackend, SlurmCommands, SlurmSettings
 from verl_e2e.adapters.files.logs import open_log
@@ -45,7 +45,7 @@ class Engine(Protocol):
     remembers: bool
     """Whether it knows its jobs after a crash of its own."""
 
-    def make(self, caps: Caps = CAPS) -> Backend:
+    def make(self) -> Backend:
         """A new back end, as after a restart of the service."""
         ...
 
@@ -145,9 +145,9 @@ class LocalEngine:
         self.root = root
         self.clock = StoryClock()
 
-    def make(self, caps: Caps = CAPS) -> Backend:
+    def make(self) -> Backend:
         """A new back end, as after a restart of the service."""
-        return self.with_changes(caps=caps)
+        return self.with_changes()
 
     def with_changes(self, **changes: Any) -> LocalBackend:
         """The same, with other words for the back end."""
@@ -225,7 +225,7 @@ class SlurmEngine:
         self.clock = StoryClock()
         self.cluster = cluster
 
-    def make(self, caps: Caps = CAPS, **changes: str) -> Backend:
+    def make(self, **changes: str) -> Backend:
         """A new back end, as after a restart of the service."""
         settings = SlurmSettings(
             folder=self.root,
@@ -234,7 +234,7 @@ class SlurmEngine:
             token_file=str(self.root.parent / "token"),
         )
         commands = SlurmCommands(environ={**self.cluster.environ, "HOME": str(self.root.parent), **changes})
-        return SlurmBackend(settings, commands, clock=self.clock, open_log=open_log, caps=caps)
+        return SlurmBackend(settings, commands, clock=self.clock, open_log=open_log)
 
     def lose_reply(self, run: Run) -> None:
         """Have an `sbatch` that submits, prints nothing and fails, and a controller that no longer answers."""
@@ -290,7 +290,7 @@ class RayEngine:
         self.clock = StoryClock()
         self.cluster = cluster
 
-    def make(self, caps: Caps = CAPS, address: str = "", command: tuple[str, ...] = ()) -> Backend:
+    def make(self, address: str = "", command: tuple[str, ...] = ()) -> Backend:
         """A new back end, as after a restart of the service."""
         from verl_e2e.adapters.dispatch.ray_client import RayClient
 
@@ -298,7 +298,7 @@ class RayEngine:
         called = command or own_host(self.root)
         settings = RaySettings(folder=self.root, command=called, resources={SLOT: 1.0}, token_file=token)
         client = RayClient(address or self.cluster.address, self.cluster.headers)
-        return RayBackend(settings, client, clock=self.clock, open_log=open_log, caps=caps)
+        return RayBackend(settings, client, clock=self.clock, open_log=open_log)
 
     def lose_reply(self, run: Run) -> None:
         """Submit through a proxy that hands the order on, ends the connection, and hands on nothing more."""

@@ -10,7 +10,6 @@ concurrency groups see to.
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 from typing import Annotated, TypeVar
 
 from pydantic import AwareDatetime, Field, ValidationError
@@ -56,7 +55,7 @@ class Book(Document):
 class DerivedLedger:
     """`verl_e2e.ports.Ledger` without a database. `before` maps a head to the one that it replaced.
 
-    `app_id` is that of the App whose check runs are ours. What was read is kept until `forget`.
+    `app_id` is that of the App whose check runs are ours.
     """
 
     def __init__(
@@ -75,12 +74,6 @@ class DerivedLedger:
         self._books: dict[tuple[str, str], tuple[int, Book]] = {}
         self._comments: dict[PullRef, tuple[Comment, ...]] = {}
         self._unsaved: set[tuple[str, str]] = set()
-
-    def forget(self) -> None:
-        """Read GitHub again from here on; what was not written yet is written first."""
-        self.flush()
-        self._books.clear()
-        self._comments.clear()
 
     def flush(self) -> None:
         """Write what is still to be written; call it at the end."""
@@ -186,20 +179,16 @@ class DerivedLedger:
         changed = book.model_copy(update={"notes": (*others, note)})
         self._keep(note.repository, head_sha, changed, now=False)
 
-    def unprocessed(self, ref: PullRef, since: datetime | None = None) -> tuple[Comment, ...]:
-        """Comments of others than us, written after we first saw the head as it is now, that no one has acted on yet.
-
-        `since` is when to count from, else when the head's book was opened.
-        """
+    def unprocessed(self, ref: PullRef) -> tuple[Comment, ...]:
+        """Comments of others than us, written after we first saw the head as it is now, that no one acted on yet."""
         book = self._book(ref.repository, self._pulls.pull(ref).head_sha)
         known = {*book.processed, *(_comment_of(entry.source) for entry in book.entries)}
         # GitHub's times have whole seconds.
-        opened = (since or book.opened).replace(microsecond=0)
+        opened = book.opened.replace(microsecond=0)
         comments = (comment for comment in self._read_comments(ref) if not comment.edited and not self._wrote(comment))
         return tuple(comment for comment in comments if comment.created >= opened and comment.id not in known)
 
     def hear(self, ref: PullRef, comment_ids: Iterable[int]) -> None:
-        """These comments were acted on."""
         head_sha = self._pulls.pull(ref).head_sha
         book = self._book(ref.repository, head_sha)
         processed = tuple(dict.fromkeys((*book.processed, *comment_ids)))[-_MOST_PROCESSED:]

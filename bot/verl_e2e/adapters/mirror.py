@@ -105,12 +105,6 @@ class Mirrors:
         self._lock = threading.Lock()
         self._clones: dict[tuple[str, str], Clone] = {}
 
-    @property
-    def fetches(self) -> int:
-        """How often git went to the forge."""
-        with self._lock:
-            return sum(clone.fetches for clone in self._clones.values())
-
     def changes(self, target: Target) -> "MirrorTrees":
         """The trees of a pull request or merge group, base and head fetched; ForgeError."""
         clone = self._clone(repository_of(target))
@@ -131,7 +125,10 @@ class Mirrors:
         repository = repository_of(next(iter(targets)))
         allowed = {commit for target in targets for commit in _wanted(target)}
         own = answer_for(self._clone(repository), allowed.__contains__)
-        of_bump = answer_for(self._clone(repository, megatron_lm), _is_by_id)
+        of_bump = answer_for(
+            self._clone(repository, megatron_lm),
+            lambda commit: bool(_ID.fullmatch(commit.sha)) and commit.name == commit.spare == commit.sha,
+        )
 
         def answer(question: Any) -> object:
             match question:
@@ -156,22 +153,16 @@ class Mirrors:
             name = parts.path.strip("/").removesuffix(".git").lower()
             place = self._folder / "mirrors" / host / f"{name}{'.trees' if address else '.git'}"
             if self._ask is not None:
-                clone: Clone = AskingClone(place, self._bounds, _asking_of(address, self._ask))
+                # About the repository under test, or about the one at an address.
+                ask = self._ask
+                asking = (lambda question: ask((address, question))) if address else ask
+                clone: Clone = AskingClone(place, self._bounds, asking)
             else:
                 is_own_site = parts[:2] == urlsplit(self._web_url)[:2]
                 token = partial(self._token, repository) if is_own_site else lambda: None
                 clone = Clone(place, self._bounds, url=url, token=token, environ=self._environ, brings=brings)
             self._clones[repository, address] = clone
             return clone
-
-
-def _asking_of(address: str, ask: Ask) -> Ask:
-    """Asks about the repository under test, or about the one at an address."""
-    return (lambda question: ask((address, question))) if address else ask
-
-
-def _is_by_id(commit: WantedCommit) -> bool:
-    return _ID.fullmatch(commit.sha) is not None and commit.name == commit.spare == commit.sha
 
 
 class MirrorTrees:

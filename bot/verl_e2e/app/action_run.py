@@ -6,7 +6,6 @@ A run of Action mode hears its event and what earlier runs missed, then looks un
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -46,7 +45,7 @@ MOST_LOOKS = 8
 class DerivedMemory(Ledger, Protocol):
     """A ledger that is read off GitHub, and that knows which comments no one has acted on."""
 
-    def unprocessed(self, ref: PullRef, since: datetime | None = None) -> tuple[Comment, ...]:
+    def unprocessed(self, ref: PullRef) -> tuple[Comment, ...]:
         """Comments on the head as it is now that no one has acted on yet."""
         ...
 

@@ -376,14 +376,9 @@ class DirectAnalysis:
     """The commits of Megatron-LM that a repository's changes name: by its name, the address, and full SHAs."""
 
     def plan(self, target: Target, policy: Policy, cells: CellMap | None = None, megatron_lm: str = "") -> Planned:
-        """The plan of a target, by what the cells of its rehearsal entered; None: by the packaged map.
-
-        `megatron_lm` is a commit in the place of the one that the head pins.
-        """
         return plan_target(target, policy, self._planner(target), cells, megatron_lm)
 
     def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
-        """What the plan would make of a symbol of the head, were it changed."""
         return explain_targets(self._planner(target), target.head_sha, policy, [(path, symbol)])
 
     def _planner(self, target: Target) -> Planner:
@@ -394,7 +389,6 @@ class DirectAnalysis:
         return partial(self.megatron_lm, repository_of(target)) if self.megatron_lm is not None else None
 
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
-        """The annotations of a failed job on the changed lines; files are read only for lines in a traceback."""
         paths = paths_to_read(plan, verdict)
         if not paths:
             return ()
@@ -407,13 +401,10 @@ class DirectAnalysis:
         return annotate(plan, verdict, sources)
 
     def judge(self, run: Run, folder: Path) -> Judged:
-        """The judgement of the folder of an ended run; it is also written into the folder."""
         return judge_ended(run, folder, self.folders)
 
     def judge_rehearsal(self, target: Target, run: Run, folder: Path) -> Judged:
-        """The judgement of the folder of an ended rehearsal of a target; it is also written into the folder."""
         return judge_ended(run, folder, self.folders, self.changes(target), self._commits_for(target))
 
     def judge_again(self, run: Run, job: Job, folder: Path) -> Judged | None:
-        """The judgement of the folder of an ended run for a job that does the same for another change, if it tells."""
         return judge_again(run, job, folder, self.folders)

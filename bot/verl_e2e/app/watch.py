@@ -6,7 +6,7 @@ is the same as for a merge group.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -93,7 +93,10 @@ class Watcher:
             return None
         add_to_log_context(head=tip)
         line = self.history(at_tip).first_parents(tip, _HISTORY)
-        last, every = self._last(branch, line), timedelta(hours=policy.schedule.every_h)
+        # The last round on the branch; None where none is known, as after its history was written again.
+        notes = (self.ledger.note(Watched, branch.repository, _subject(branch, commit.sha)) for commit in line)
+        last = next((note for note in notes if note is not None), None)
+        every = timedelta(hours=policy.schedule.every_h)
         if last is None or last.over:
             wait_s = (last.at + every - self.clock.now()).total_seconds() if last is not None else 0.0
             if last is not None and wait_s > 0:
@@ -109,11 +112,6 @@ class Watcher:
         if troubles:
             raise troubles[0]
         return max((now.at + every - self.clock.now()).total_seconds(), 1.0) if now.over else self.poll_s
-
-    def _last(self, branch: Branch, line: Iterable[HistoryCommit]) -> Watched | None:
-        """The last round on the branch; None where none is known, as after its history was written again."""
-        notes = (self.ledger.note(Watched, branch.repository, _subject(branch, commit.sha)) for commit in line)
-        return next((note for note in notes if note is not None), None)
 
     def _begun(self, branch: Branch, tip: str, last: Watched | None) -> Watched:
         """A new round; one on the commit of the last has its answers already, but for a newer verl."""

@@ -186,12 +186,6 @@ BANDS_OPTION = click.option(
 )
 
 
-def _switches_first(words: list[str]) -> list[str]:
-    """The switches of all verbs before the verb, where click reads them, wherever they were typed."""
-    end = words.index("--") if "--" in words else len(words)
-    return [*sorted(words[:end], key=lambda word: word not in {"--quiet", "--no-color"}), *words[end:]]
-
-
 def main() -> NoReturn:
     """Run the command and exit with its code. A user's mistake is printed as one message, never as a traceback."""
     for stream in (sys.stdout, sys.stderr):
@@ -200,8 +194,12 @@ def main() -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     if os.environ.get("GITHUB_ACTIONS") == "true":
         neutralise_streams()
+    words = sys.argv[1:]
+    # The switches of all verbs come before the verb, where click reads them, wherever they were typed.
+    end = words.index("--") if "--" in words else len(words)
+    words[:end] = sorted(words[:end], key=lambda word: word not in {"--quiet", "--no-color"})
     try:
-        code = cli.main(_switches_first(sys.argv[1:]), prog_name="verl-e2e", standalone_mode=False)
+        code = cli.main(words, prog_name="verl-e2e", standalone_mode=False)
     except _ReaderLeftError:
         # As a program that SIGPIPE ended, for a reader that stops early, such as `| head -1`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

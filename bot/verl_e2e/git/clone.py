@@ -79,7 +79,7 @@ class WantedCommit:
 
 
 class Clone:
-    """A clone in the folder `place`, made when first needed; `fetches` counts how often git went to the origin.
+    """A clone in the folder `place`, made when first needed.
 
     It is fetched from `url`; `token` is asked for before each fetch and gives None for no token, and `credential` is
     the variable that a person sets for one. Of `environ` git gets PATH, proxies and certificates.
@@ -97,7 +97,6 @@ class Clone:
         brings: Brings = Brings.HISTORY,
     ) -> None:
         self.place = place
-        self.fetches = 0
         self._url = url
         self._token = token
         self._credential = credential
@@ -196,7 +195,6 @@ class Clone:
         packs, refs = self.place / "objects" / "pack", self.place / "refs"
         for left in (*packs.glob("tmp_*"), *packs.glob("*.lock"), *self.place.glob("*.lock"), *refs.rglob("*.lock")):
             left.unlink(missing_ok=True)
-        self.fetches += 1
         limit = self._bounds.fetch_bytes
 
         def excess() -> str:

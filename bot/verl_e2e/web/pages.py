@@ -21,7 +21,7 @@ from starlette.routing import Route
 from verl_e2e.core.plan.policy import PolicyValue
 from verl_e2e.core.pulls.ledger import Run, RunState
 from verl_e2e.core.pulls.queue import Pool, QueueSnapshot
-from verl_e2e.core.pulls.run_lines import Glance, RunLine
+from verl_e2e.core.pulls.run_lines import Glance
 from verl_e2e.pages.site import (
     LIVE,
     LOGIN,
@@ -181,7 +181,9 @@ class _Pages:
         lists, readable = self.sources.lists, self._readable()
         ended = lists.lines(readable, over=True, limit=_ENDED_SHOWN)
         running = lists.lines(readable, over=False)
-        return render_overview(self._queue(), readable, running, ended, self._glances(running))
+        found = [lists.run(line.key) for line in running if line.state is RunState.RUNNING][:_GLANCES]
+        glances = {run.key: self.sources.glance(run) for run in found if run is not None}
+        return render_overview(self._queue(), readable, running, ended, glances)
 
     def history(self) -> str:
         """What the runs of some weeks came to."""
@@ -216,10 +218,6 @@ class _Pages:
         if run is None or not self.may_read(run.repository):
             return None
         return render_run(self._queue(), run, self.sources.glance(run) if run.state is RunState.RUNNING else Glance())
-
-    def _glances(self, lines: Sequence[RunLine]) -> dict[str, Glance]:
-        found = [self.sources.lists.run(line.key) for line in lines if line.state is RunState.RUNNING][:_GLANCES]
-        return {run.key: self.sources.glance(run) for run in found if run is not None}
 
     def _readable(self) -> tuple[str, ...]:
         return tuple(filter(self.may_read, self.sources.lists.repositories()))

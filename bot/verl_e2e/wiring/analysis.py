@@ -87,11 +87,6 @@ class LimitedAnalysis:
         # What people say never waits behind a plan.
         self._comments = LimitedProcesses(_ENTRY, at_once=1)
 
-    def close(self) -> None:
-        """End the processes that wait for work."""
-        self._processes.close()
-        self._comments.close()
-
     def plan(self, target: Target, policy: Policy, cells: CellMap | None = None, megatron_lm: str = "") -> Planned:
         """The plan of a target; a passing ForgeError while the plan of another fork takes its time."""
         fork = isinstance(target, Pull) and target.from_fork
@@ -105,35 +100,29 @@ class LimitedAnalysis:
                 self._forks.release()
 
     def explain(self, target: Target, policy: Policy, path: str, symbol: str) -> tuple[Explanation, ...]:
-        """What the plan would make of a symbol of the head, were it changed."""
         found: tuple[Explanation, ...] = self._asked("explain", target, (target, policy, path, symbol), policy)
         return found
 
     def annotate(self, target: Target, plan: Plan, verdict: Verdict) -> tuple[Annotation, ...]:
-        """The annotations of a failed job on the changed lines."""
         found: tuple[Annotation, ...] = self._asked("annotate", target, (target, plan, verdict))
         return found
 
     def judge(self, run: Run, folder: Path) -> Judged:
-        """The judgement of the folder of an ended run; it is also written into the folder."""
         found: Judged = self._processes.run("judge", (self._place, (run, folder.absolute())), _JUDGING, _nothing)
         return found
 
     def judge_rehearsal(self, target: Target, run: Run, folder: Path) -> Judged:
-        """The judgement of the folder of an ended rehearsal of a target; it is also written into the folder."""
         argument = (self._place, (target, run, folder.absolute()))
         answers = self._mirrors.answers([target], megatron_lm_of(run.rehearsal) if run.rehearsal else "")
         found: Judged = self._processes.run("judge_rehearsal", argument, _JUDGING, answers)
         return found
 
     def judge_again(self, run: Run, job: Job, folder: Path) -> Judged | None:
-        """The judgement of the folder of an ended run for a job that does the same for another change, if it tells."""
         argument = (self._place, (run, job, folder.absolute()))
         found: Judged | None = self._processes.run("judge_again", argument, _JUDGING, _nothing)
         return found
 
     def unpack(self, archive: Path, into: Path, *, limit: int) -> None:
-        """Unpack an archive into the new folder `into`; ForgeError."""
         argument = (archive.absolute(), into.absolute(), limit)
         try:
             self._processes.run("unpack", (self._place, argument), _UNPACKING, _nothing)

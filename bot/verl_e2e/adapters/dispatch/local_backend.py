@@ -31,13 +31,11 @@ from pydantic import ValidationError
 
 from verl_e2e.adapters.dispatch import COMMAND
 from verl_e2e.adapters.dispatch.order_folder import (
-    CAPS,
     EXIT_CODE,
     ORDER_VARIABLE,
     RECORDER_KEY,
     RUN_FOLDER,
     RUNNER_LOG,
-    Caps,
     OpenLog,
     OrderFolder,
     disk_errors,
@@ -141,10 +139,9 @@ class LocalBackend(SharedDiskBackend):
         clock: Clock,
         open_log: OpenLog,
         command: Sequence[str] = COMMAND,
-        caps: Caps = CAPS,
         capacity: Capacity = ONE_RUN,
     ) -> None:
-        super().__init__(root.resolve(), clock=clock, open_log=open_log, caps=caps)
+        super().__init__(root.resolve(), clock=clock, open_log=open_log)
         kept = {name: value for name, value in environ.items() if name in (HOST_VARIABLE, TOKEN_VARIABLE)}
         self._environ = {**safe_environment(environ), **kept}
         self._command = tuple(command)

@@ -72,11 +72,11 @@ def open_regular(folder: int, name: str) -> int:
     raise OSError(errno.EINVAL, "not a regular file", name)
 
 
-def read_tail(folder: int, name: str, limit: int) -> bytes:
+def read_tail(folder: int, name: str) -> bytes:
     """The last bytes of a regular file; OSError for anything else."""
     with os.fdopen(open_regular(folder, name), "rb") as opened:
-        opened.seek(max(0, opened.seek(0, os.SEEK_END) - limit))
-        return opened.read(limit)
+        opened.seek(max(0, opened.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return opened.read(_TAIL_BYTES)
 
 
 def write_file(folder: int, name: str, text: str, *, once: bool) -> bool:
@@ -317,12 +317,12 @@ class OrderFolder:
                     text = True
                     yield block
 
-    def copy_run(self, into: Path, caps: Caps) -> bool:
+    def copy_run(self, into: Path) -> bool:
         """Copy the run folder; false when there is none. BackendError when a limit is exceeded or the disk fails."""
         if self.path.is_symlink() or not self.run_folder.is_dir():
             return False
         with disk_errors(), self._folder() as folder:
-            return copy_folder(Path(RUN_FOLDER), into, caps, within=folder)
+            return copy_folder(Path(RUN_FOLDER), into, within=folder)
 
     def has_end(self) -> bool:
         """Whether the runner wrote how the run ended."""
@@ -376,7 +376,7 @@ class OrderFolder:
 
     def _tail(self, name: str, *folders: str) -> bytes:
         with suppress(OSError), self._folder(*folders) as folder:
-            return read_tail(folder, name, _TAIL_BYTES)
+            return read_tail(folder, name)
         return b""
 
     def _folder(self, *names: str) -> AbstractContextManager[int]:

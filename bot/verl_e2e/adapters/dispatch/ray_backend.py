@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from verl_e2e.adapters.dispatch.order_folder import (
-    CAPS,
     ORDER_VARIABLE,
     RECORDER_KEY,
     RUNNER_LOG,
-    Caps,
     OpenLog,
     OrderFolder,
     follow_ups,
@@ -207,10 +205,8 @@ class RayBackend(ClusterBackend):
 
     engine, shows_job, shows_nodes = "Ray", "ray job status", "ray status"
 
-    def __init__(
-        self, settings: RaySettings, jobs: RayJobs, *, clock: Clock, open_log: OpenLog, caps: Caps = CAPS
-    ) -> None:
-        super().__init__(settings.folder, clock=clock, open_log=open_log, caps=caps)
+    def __init__(self, settings: RaySettings, jobs: RayJobs, *, clock: Clock, open_log: OpenLog) -> None:
+        super().__init__(settings.folder, clock=clock, open_log=open_log)
         self._settings, self._jobs = settings, jobs
 
     def _job(self, run: Run, folder: OrderFolder) -> ClusterJob | None:  # noqa: ARG002  (Ray knows which job has it)

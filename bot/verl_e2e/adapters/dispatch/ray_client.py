@@ -59,11 +59,9 @@ class RayClient:
         return str(self._ask(lambda client: client._server_ray_version))
 
     def submit(self, name: str, entrypoint: str, **options: Any) -> None:
-        """Submit a job under a name; RefusedError where the server does not take it."""
         self._ask(lambda client: client.submit_job(entrypoint=entrypoint, submission_id=name, **options))
 
     def job(self, name: str) -> RayJob | None:
-        """A job by its name, None where the cluster has none."""
         try:
             return self._ask(lambda client: _read(client.get_job_info(name)))
         except RayRefusedError as error:
@@ -72,7 +70,6 @@ class RayClient:
             raise self._silent(str(error)) from error
 
     def stop(self, name: str) -> None:
-        """Have a job ended; one that is gone is left alone."""
         try:
             self._ask(lambda client: client.stop_job(name))
         except RayRefusedError as error:

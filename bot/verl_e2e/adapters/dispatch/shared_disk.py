@@ -11,7 +11,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import ClassVar
 
-from verl_e2e.adapters.dispatch.order_folder import CAPS, Caps, OpenLog, OrderFolder, disk_errors
+from verl_e2e.adapters.dispatch.order_folder import OpenLog, OrderFolder, disk_errors
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.model.outcome import EngineEnd
 from verl_e2e.core.pulls.ledger import Run, RunState
@@ -96,8 +96,8 @@ class ClusterJob:
 class SharedDiskBackend:
     """Runs whose orders lie below `root/<run key>`, on a disk that this process and the runner share."""
 
-    def __init__(self, root: Path, *, clock: Clock, open_log: OpenLog, caps: Caps = CAPS) -> None:
-        self._root, self._clock, self._open_log, self._caps = root, clock, open_log, caps
+    def __init__(self, root: Path, *, clock: Clock, open_log: OpenLog) -> None:
+        self._root, self._clock, self._open_log = root, clock, open_log
 
     def end_doubles(self, run: Run) -> None:
         """Nothing to end: there is one job for each key."""
@@ -107,12 +107,11 @@ class SharedDiskBackend:
         return self._folder(run).where()
 
     def log(self, run: Run) -> Iterator[bytes]:
-        """The log of the run so far, else the output of the runner before the log exists."""
         yield from self._folder(run).log(self._open_log)
 
     def artifacts(self, run: Run, into: Path) -> bool:
         """Copy the run folder of a run that has ended; false while it runs and when it left none."""
-        return not self._is_live(run) and self._folder(run).copy_run(into, self._caps)
+        return not self._is_live(run) and self._folder(run).copy_run(into)
 
     def unattested(self, run: Run) -> str:  # noqa: ARG002  (the port's signature)
         """Always empty: the recorder wrote the folder itself, on a disk that is ours."""

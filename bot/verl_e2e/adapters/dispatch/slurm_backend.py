@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from verl_e2e.adapters.dispatch.order_folder import (
-    CAPS,
     EXIT_CODE,
     ORDER_VARIABLE,
     RECORDER_KEY,
     RUNNER_LOG,
-    Caps,
     OpenLog,
     OrderFolder,
     disk_errors,
@@ -379,16 +377,8 @@ class SlurmBackend(ClusterBackend):
 
     engine, shows_job, shows_nodes = "Slurm", "scontrol show job", "sinfo"
 
-    def __init__(
-        self,
-        settings: SlurmSettings,
-        commands: SlurmCommands,
-        *,
-        clock: Clock,
-        open_log: OpenLog,
-        caps: Caps = CAPS,
-    ) -> None:
-        super().__init__(settings.folder, clock=clock, open_log=open_log, caps=caps)
+    def __init__(self, settings: SlurmSettings, commands: SlurmCommands, *, clock: Clock, open_log: OpenLog) -> None:
+        super().__init__(settings.folder, clock=clock, open_log=open_log)
         self._settings, self._commands = settings, commands
 
     def end_doubles(self, run: Run) -> None:

@@ -407,11 +407,6 @@ class Calls:
         with self._lock:
             return tuple(budget for budget in self._budgets.values() if budget.resets_s > now_s)
 
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(self.by_answer().values())
-
 
 class RateLimiter:
     """Holds back what creates content, so that GitHub's secondary limits are not reached; shared by threads.

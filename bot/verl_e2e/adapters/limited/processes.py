@@ -39,7 +39,6 @@ class LimitedProcesses:
         self._turns = threading.BoundedSemaphore(at_once)
         self._lock = threading.Lock()
         self._idle: deque[_Child] = deque()
-        self._closed = False
         # An owner that is dropped without being closed leaves no child behind.
         weakref.finalize(self, _end_all, self._idle)
 
@@ -63,14 +62,8 @@ class LimitedProcesses:
             finally:
                 child.end()
                 with self._lock:
-                    if not self._closed and len(self._idle) < self._at_once:
+                    if len(self._idle) < self._at_once:
                         self._idle.append(_Child(self._entry))
-
-    def close(self) -> None:
-        """End the children that wait for work."""
-        with self._lock:
-            self._closed = True
-            _end_all(self._idle)
 
 
 def _end_all(idle: "deque[_Child]") -> None:
