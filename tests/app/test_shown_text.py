@@ -15,7 +15,7 @@ from verl_e2e.config.policy import POLICY_PATH
 from verl_e2e.core.pulls.forge import PullState
 from verl_e2e.core.pulls.ledger import RunState
 from verl_e2e.core.report.verdict_rows import verdict_sentence
-from verl_e2e.core.text.addresses import HOME
+from verl_e2e.core.text.escape import HOME
 
 # Each tells a person what to do by a command, or quotes one.
 SAID = (

@@ -19,8 +19,7 @@ import click
 
 from verl_e2e import __version__
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.text.addresses import with_addresses
-from verl_e2e.core.text.escape import LINE_ENDS, step_text
+from verl_e2e.core.text.escape import LINE_ENDS, step_text, with_addresses
 
 if TYPE_CHECKING:
     from verl_e2e.core.report.run_card import Card

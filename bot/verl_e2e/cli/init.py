@@ -11,7 +11,7 @@ import click
 from verl_e2e import __version__
 from verl_e2e.cli.command import FOLDER, this_checkout
 from verl_e2e.cli.registering import code_of_app
-from verl_e2e.core.text.addresses import with_addresses
+from verl_e2e.core.text.escape import with_addresses
 
 if TYPE_CHECKING:
     from verl_e2e.config.installation import InitAnswers

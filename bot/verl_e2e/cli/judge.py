@@ -18,7 +18,7 @@ from verl_e2e.cli.command import (
     print_card,
     report_fault,
 )
-from verl_e2e.core.text.addresses import with_addresses
+from verl_e2e.core.text.escape import with_addresses
 
 
 @click.command("judge")

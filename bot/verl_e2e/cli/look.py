@@ -41,7 +41,7 @@ def logs_verb(run: Path, *, first_error: bool) -> int:
     """
     from verl_e2e.adapters.files.logs import log_facts, log_lines, open_log
     from verl_e2e.core.report.run_text import log_row, rows_around
-    from verl_e2e.core.text.addresses import with_addresses
+    from verl_e2e.core.text.escape import with_addresses
     from verl_e2e.core.triage.explain import triage_text
     from verl_e2e.core.triage.triage import TriageVerdict, triage
 

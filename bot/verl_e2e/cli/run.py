@@ -27,7 +27,7 @@ from verl_e2e.cli.command import (
     progress,
     say,
 )
-from verl_e2e.core.text.addresses import with_addresses
+from verl_e2e.core.text.escape import with_addresses
 
 _REPEATS = "How many runs on the merge base a learning signal is compared with."
 

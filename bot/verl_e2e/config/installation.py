@@ -13,7 +13,7 @@ from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy, sh
 from verl_e2e.config.validation import YamlDocument, validate
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.policy import Image
-from verl_e2e.core.text.addresses import with_addresses
+from verl_e2e.core.text.escape import with_addresses
 
 WORKFLOWS = ".github/workflows"
 # What runs a job, on the branch of its own too.

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from tests.fakes.places import ROOT
-from verl_e2e.core.text.addresses import HOME, PAGES, as_code, with_addresses, with_links
+from verl_e2e.core.text.escape import HOME, PAGES, as_code, with_addresses, with_links
 
 TRIAGE = f"{HOME}/blob/main/docs/triage.md"
 

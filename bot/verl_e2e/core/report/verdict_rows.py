@@ -13,8 +13,17 @@ from verl_e2e.core.model.facts import Frame
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE
 from verl_e2e.core.model.outcome import Recurrence, Result, Stage, Whose, of_end, of_log, of_preflight, whose_of
 from verl_e2e.core.model.record import Check, EndReason
-from verl_e2e.core.text.addresses import as_code, with_links
-from verl_e2e.core.text.escape import TextBlock, code, count_of, first_clause, markdown, one_line, sentence
+from verl_e2e.core.text.escape import (
+    TextBlock,
+    as_code,
+    code,
+    count_of,
+    first_clause,
+    markdown,
+    one_line,
+    sentence,
+    with_links,
+)
 
 _MAX_LINK = 500
 _MAX_COMMAND = 12_000
