@@ -7,9 +7,10 @@ import pytest
 
 from tests.fakes.small_bridge import ASIDE, BASE, TOP, USES
 from tests.fakes.trees import FakeSummaries, FakeTrees
-from verl_e2e.app.plan_change import Planner
+from verl_e2e.app.plan_change import Planner, explain_targets
 from verl_e2e.config.maps import OTHER_CONSUMERS, other_uses
 from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.plan.explain import render_explanation
 from verl_e2e.core.reach.entries import Uses
 from verl_e2e.core.reach.walk import Entry
 
@@ -97,3 +98,12 @@ def test_a_consumer_that_cannot_be_followed_is_said_and_ends_no_plan() -> None:
     planner = Planner(FakeTrees({"base": base, "head": head}), USES, FakeSummaries(), others={"Other": OTHER})
     notes = planner.plan("base", "head", packaged_policy()).plan.notes
     assert any(note.startswith("What Other reaches is not known") for note in notes)
+
+
+def test_an_explanation_names_each_consumer_that_reaches_the_symbol() -> None:
+    planner = Planner(FakeTrees({"head": BASE}), USES, FakeSummaries(), others={"Other": OTHER})
+    targets = [(RECIPE, "recipe"), (LORA, "LoRA.make")]
+    recipe, make = explain_targets(planner, "head", packaged_policy(), targets)
+    assert recipe.reached_by == ("reached by Other, from other/train.py:1 imports recipe",)
+    assert "  reached by Other, from other/train.py:1 imports recipe" in render_explanation(recipe)
+    assert make.reached_by == ()

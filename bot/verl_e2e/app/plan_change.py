@@ -38,7 +38,7 @@ from verl_e2e.core.reach.diff import FileDifference, all_changed, compare, symbo
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import USES_VERSION, Uses, uses_of
 from verl_e2e.core.reach.other_paths import TreeNames, changed_requirements, is_among, same_build, stand_ins
-from verl_e2e.core.reach.program import SUMMARY_VERSION, Program, Summary, module_name
+from verl_e2e.core.reach.program import SUMMARY_VERSION, Node, Program, Summary, module_name
 from verl_e2e.core.reach.reader import summarize
 from verl_e2e.core.reach.users import taken_elsewhere
 from verl_e2e.core.reach.walk import Entry, Reach
@@ -224,6 +224,7 @@ class Planner:
         self._trees: dict[tuple[str, str], _Tree] = {}
         self._aside: dict[tuple[str, str], bool] = {}
         self._beside: dict[str, Planner] = {}
+        self._reached: dict[tuple[str, str], Reach] = {}
 
     def plan(
         self,
@@ -608,6 +609,27 @@ class Planner:
                 more = f" and {len(alone) - _SHOWN_PLACES} more" if len(alone) > _SHOWN_PLACES else ""
                 yield f"{title} alone reaches {shown}{more}: no job here runs it ({uses.source})."
 
+    def reached_by(self, revision: str, policy: Policy, path: str, symbol: str) -> tuple[str, ...]:
+        """The other consumers that reach a symbol at a revision, each with where its chain starts."""
+        module = module_name(path, policy.reach.roots) if policy.reach is not None else None
+        if not symbol or module is None:
+            return ()
+        tree = self.tree(revision, policy)
+        found: list[str] = []
+        for title, uses in self._others.items():
+            key = (revision, title)
+            try:
+                if key not in self._reached:
+                    self._reached[key] = Reach(tree.program, uses.entries)
+            except RecursionError:
+                found.append(f"whether {title} reaches it is not known: {_TOO_DEEP} is too long")
+                continue
+            chain = self._reached[key].chain(Node(module, symbol))
+            if chain:
+                start = f"{title}, from {readable(str(chain[0].source))}"
+                found.append(f"reached by {start}{'' if all(step.sure for step in chain) else ' (uncertain)'}")
+        return tuple(found)
+
     def _measured_lines(
         self, versions: Iterable[tuple[Version, Version]], cells: CellMap
     ) -> Mapping[str, CarriedLines]:
@@ -811,7 +833,10 @@ def explain_targets(
         condition = _ONLY_SOME if policy.reach and policy.reach.dependencies and path in REQUIREMENTS else ""
         planned = plan(change, policy, (), effects, measured=planner.measured(change, policy, cells))
         found = explanations(planned, classify(path, policy, effects), symbol, names, condition)
-        rows += [with_maps(with_must_run(explanation, planned), maps) for explanation in found]
+        found = tuple(with_maps(with_must_run(explanation, planned), maps) for explanation in found)
+        for item in found:
+            others = planner.reached_by(revision, policy, path, item.symbol or symbol)
+            rows.append(replace(item, reached_by=others))
     return tuple(rows)
 
 

@@ -88,7 +88,7 @@ def test_an_explanation_as_a_document() -> None:
     assert json.loads(json.dumps(explanation_json(found))) == {
         "path": PATH, "symbol": "f.inner", "levels": [], "rules": [], "via": [],
         "reason": "verl does not reach it", "entered_by": [], "must_run": [],
-        "places": [],
+        "places": [], "reached_by": [],
     }  # fmt: skip
 
 

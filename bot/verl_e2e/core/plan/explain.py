@@ -40,6 +40,8 @@ class Explanation:
     entered_by: tuple[str, ...] = ()
     # How many functions and lines of it are looked for in each planned job, were all of it changed.
     must_run: tuple[str, ...] = ()
+    # The other consumers that reach it, each with the line of theirs that the chain starts from; empty for a path.
+    reached_by: tuple[str, ...] = ()
     # What enters its places, each with the job that would be made for it, or with the reason why none would.
     places: tuple[str, ...] = ()
 
@@ -123,6 +125,7 @@ def render_explanation(explanation: Explanation) -> str:
         rows += [f"  {'  ' * depth}{step}" for depth, step in enumerate(explanation.via)]
     else:
         rows = [f"{place}: asks for nothing, {explanation.reason}"]
+    rows += [f"  {other}" for other in explanation.reached_by]
     rows += [f"  looked for in {job}" for job in explanation.must_run]
     rows += [f"  place: {on_one_line(row)}" for row in explanation.places]
     rows += [f"  entered by {job}" for job in explanation.entered_by]
@@ -134,10 +137,12 @@ _MOST_ROWS, _MOST_WIDTH = 12, 100
 
 def render_short_explanation(explanation: Explanation, full: str) -> str:
     """The same in at most 12 rows of 100 columns; the last one says that the option `full` shows the rest."""
-    rows = render_explanation(replace(explanation, via=(), must_run=(), places=(), entered_by=())).splitlines()
+    alone = replace(explanation, via=(), must_run=(), places=(), entered_by=(), reached_by=())
+    rows = render_explanation(alone).splitlines()
     chain = explanation.via
     shown = [chain[0], "...", *chain[-3:]] if len(chain) > 5 else list(chain)
     rows += [f"  {'  ' * depth}{step}" for depth, step in enumerate(shown)]
+    rows += [f"  {other}" for other in explanation.reached_by]
     for title, found in (
         ("looked for in", explanation.must_run),
         ("place:", explanation.places),
