@@ -124,7 +124,7 @@ class OpenRun:
 
     def not_started(self, why: str) -> Ended:
         """The end of a run whose wrapper is not started, recorded."""
-        ended = Ended(EndReason.NOT_STARTED, None, why, ended_s=self.recorder.elapsed())
+        ended = Ended(EndReason.NOT_STARTED, None, why)
         record_end(self.recorder, ended)
         return ended
 
@@ -323,7 +323,7 @@ def _train(run: OpenRun, trees: Trees, seen: Preflight, executed: ExecutionRecor
     fingerprints = FingerprintLines(run.session.fingerprints)
     with received_signals() as signals:
         for launch in seen.launches:
-            name, begun = launch.phase.name, ended.stages
+            name = launch.phase.name
             run.emit("phase", name=RUN_PHASE, state=BEGIN, step=name, line=run.recorder.next_line)
             run.emit("command", argv=list(launch.argv), cwd=str(launch.cwd), set=dict(sorted(launch.set_here.items())))
             environment, nonce = launch.environment, run.session.nonce
@@ -349,7 +349,6 @@ def _train(run: OpenRun, trees: Trees, seen: Preflight, executed: ExecutionRecor
                         total_steps=launch.phase.last_step,
                         signals=signals,
                     )
-            ended = replace(ended, stages=(*begun, *ended.stages))
             executed.take(name, run.recorder)
             fingerprints.take(name)
             end = {"reason": ended.reason.value, "exit_code": ended.exit_code}

@@ -124,7 +124,8 @@ class _Watch:
     before: tuple[object, ...] | None = field(init=False)
     step: int | None = None
     marker: object = None
-    stages: list[tuple[Stage, float]] = field(default_factory=list)
+    # The last one that the run entered.
+    stage: Stage | None = None
 
     def __post_init__(self) -> None:
         self.began = self.progressed_at = self.clock.monotonic()
@@ -205,11 +206,11 @@ class _Watch:
         if (stage, step, marker) == self.before:
             return
         self.before = None
-        last = self.stages[-1][0] if self.stages else None
         # A worker that starts late repeats only stages of the set-up.
-        later = stage is not None and (last is None or stage.order > last.order)
-        if stage is not None and (later or (stage is not last and stage.order >= Stage.ROLLOUT_ENGINE.order)):
-            self.stages.append((stage, self.recorder.event("stage", stage=stage.value)))
+        later = stage is not None and (self.stage is None or stage.order > self.stage.order)
+        if stage is not None and (later or (stage is not self.stage and stage.order >= Stage.ROLLOUT_ENGINE.order)):
+            self.stage = stage
+            self.recorder.event("stage", stage=stage.value)
             self.progress.stage(stage.value)
             self.progressed_at = now
         if step is not None and step != self.step:
@@ -292,4 +293,4 @@ def watch(
     for kind, peak in (("gpu", gpu_sampler.peak()), ("memory", memory_sampler.peak())):
         if peak:
             recorder.event(kind, **peak)
-    return Ended(reason, code, note, survivors, tuple(state.stages), recorder.elapsed())
+    return Ended(reason, code, note, survivors)

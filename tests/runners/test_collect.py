@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from verl_e2e.core.model.facts import LogFacts, ResolvedConfig, StepMetrics
-from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import (
     CONFIG_FILE,
     EVENTS_FILE,
@@ -18,16 +17,11 @@ from verl_e2e.core.model.record import (
     ImportLine,
 )
 from verl_e2e.core.text.redact import redactor
-from verl_e2e_runner.folder.recorder import Recorder, collect_run, durations, plain, record_end
+from verl_e2e_runner.folder.recorder import Recorder, collect_run, plain, record_end
 from verl_e2e_runner.process.processes import Ended, Survivor
 
 NAMES = redactor(paths=[("/srv/bridge", "$BRIDGE")])
-ENDED = Ended(
-    EndReason.EXITED,
-    0,
-    stages=((Stage.RAY, 10.0), (Stage.TRAIN_STEP, 30.5), (Stage.EXPORT_WEIGHT_SYNC, 40.0), (Stage.TRAIN_STEP, 42.0)),
-    ended_s=50.25,
-)
+ENDED = Ended(EndReason.EXITED, 0)
 
 
 @pytest.fixture
@@ -91,7 +85,6 @@ def test_the_closing_events_say_how_it_ended(recorder: Recorder, tmp_path: Path)
     ended = Ended(EndReason.STALLED, None, "No progress for 600 s in stage ray.", (Survivor(7, "raylet", "raylet -x"),))
     collect_run(recorder, LogFacts(0), imports_file=tmp_path / "none", ended=ended)
     assert events(recorder)[1:] == [
-        ("durations", {"seconds": {}}),
         ("ended", {"reason": "stalled", "exit_code": None, "note": "No progress for 600 s in stage ray."}),
         ("left_running", {"processes": [{"pid": 7, "name": "raylet", "command": "raylet -x"}]}),
     ]
@@ -100,10 +93,6 @@ def test_the_closing_events_say_how_it_ended(recorder: Recorder, tmp_path: Path)
 def test_a_run_that_never_started_ends_too(recorder: Recorder) -> None:
     record_end(recorder, Ended(EndReason.NOT_STARTED, None, "No such file: bash"))
     assert [kind for kind, _ in events(recorder)] == ["ended", "left_running"]
-
-
-def test_all_visits_of_a_stage_add_up() -> None:
-    assert durations(ENDED) == {"ray": 20.5, "train_step": 17.75, "export_weight_sync": 2.0}
 
 
 def test_values_that_json_lacks_become_text() -> None:

@@ -15,7 +15,6 @@ import secrets
 import socket
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -428,7 +427,6 @@ def collect_run(recorder: Recorder, facts: LogFacts, *, imports_file: Path, ende
         {"line": config.line, "problem": config.problem, "values": plain(config.values)} for config in facts.configs
     ]
     recorder.document(CONFIG_FILE, {"schema": 1, "configs": configs})
-    recorder.event("durations", seconds=durations(ended))
     record_end(recorder, ended)
 
 
@@ -441,15 +439,6 @@ def record_end(recorder: Recorder, ended: Ended) -> None:
         {"pid": survivor.pid, "name": survivor.name, "command": survivor.command} for survivor in ended.survivors
     ]
     recorder.event("left_running", processes=survivors)
-
-
-def durations(ended: Ended) -> dict[str, float]:
-    """Seconds spent in each stage, all its visits added up, from its first sign to that of the next stage."""
-    spent: defaultdict[str, float] = defaultdict(float)
-    ends = [at_s for _, at_s in ended.stages[1:]] + [ended.ended_s]
-    for (stage, began_s), end_s in zip(ended.stages, ends, strict=False):
-        spent[stage.value] += end_s - began_s
-    return {stage: round(seconds, 3) for stage, seconds in spent.items()}
 
 
 def plain(value: object) -> object:

@@ -32,7 +32,6 @@ from typing import IO, Any, Protocol
 
 import psutil
 
-from verl_e2e.core.model.outcome import Stage
 from verl_e2e.core.model.record import EndReason
 from verl_e2e_runner.process.cage import Cage
 
@@ -514,7 +513,3 @@ class Ended:
     note: str = ""
     # Processes that could not be ended.
     survivors: tuple[Survivor, ...] = ()
-    # The stages as they were entered, with seconds since the folder was opened.
-    stages: tuple[tuple[Stage, float], ...] = ()
-    # The end, in seconds since the folder was opened.
-    ended_s: float = 0.0
