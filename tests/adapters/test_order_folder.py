@@ -83,7 +83,7 @@ def test_what_is_written_replaces_a_link_and_follows_none(folder: OrderFolder, s
 
 
 def test_of_two_that_write_a_file_once_the_first_has_it(folder: OrderFolder) -> None:
-    assert folder.write_once("claim", "cancelled")
-    assert not folder.write_once("claim", "begun")
+    folder.write("claim", "cancelled", once=True)
+    folder.write("claim", "begun", once=True)
     assert folder.read("claim") == "cancelled"
     assert [path.name for path in folder.path.iterdir() if path.name.startswith(".")] == []

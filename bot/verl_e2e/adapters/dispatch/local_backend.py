@@ -158,7 +158,7 @@ class LocalBackend(SharedDiskBackend):
 
     def find(self, run: Run) -> str:
         """The run's key when its order is on this host, else empty."""
-        return run.key if OrderFolder.of(self._root, run.key).ordered else ""
+        return run.key if self._folder(run).ordered else ""
 
     def poll(self, run: Run) -> Progress:
         """Where the run stands, by its files and the process table; starts what waits when the host is free."""

@@ -79,23 +79,6 @@ def read_tail(folder: int, name: str) -> bytes:
         return opened.read(_TAIL_BYTES)
 
 
-def write_file(folder: int, name: str, text: str, *, once: bool) -> bool:
-    """Write a file, whole or not at all, in the place of what has the name; `once`: false where something has it."""
-    temporary = f".{name}.{secrets.token_hex(8)}"
-    with os.fdopen(os.open(temporary, _NEW, 0o666, dir_fd=folder), "w", encoding="utf-8") as opened:
-        opened.write(text)
-    if not once:
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        return True
-    try:
-        with suppress(FileExistsError):
-            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-            return True
-        return False
-    finally:
-        os.unlink(temporary, dir_fd=folder)
-
-
 _CHUNK = 1 << 20
 
 
@@ -263,15 +246,20 @@ class OrderFolder:
             return int(self.read(EXIT_CODE))
         return None
 
-    def write(self, name: str, text: str) -> None:
-        """Write a file, whole or not at all."""
+    def write(self, name: str, text: str, *, once: bool = False) -> None:
+        """Write a file, whole or not at all; `once`: only where there is none, and no folder of that name."""
+        temporary = f".{name}.{secrets.token_hex(8)}"
         with self._folder() as folder:
-            write_file(folder, name, text, once=False)
-
-    def write_once(self, name: str, text: str) -> bool:
-        """Write a file, whole or not at all; false where there is one, or a folder of that name."""
-        with self._folder() as folder:
-            return write_file(folder, name, text, once=True)
+            with os.fdopen(os.open(temporary, _NEW, 0o666, dir_fd=folder), "w", encoding="utf-8") as opened:
+                opened.write(text)
+            if not once:
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                return
+            try:
+                with suppress(FileExistsError):
+                    os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+            finally:
+                os.unlink(temporary, dir_fd=folder)
 
     def write_order(self, run: Run) -> None:
         """Write the order once; BackendError, final, for a run without a job."""

@@ -173,7 +173,7 @@ class ClusterBackend(SharedDiskBackend):
             return
         with disk_errors():
             folder.ask_for_end(self._clock.now())
-            folder.write_once(CLAIM, f"{_CANCELLED}\n")
+            folder.write(CLAIM, f"{_CANCELLED}\n", once=True)
         if job is not None:
             self._send(folder, job)
 
@@ -192,7 +192,7 @@ class ClusterBackend(SharedDiskBackend):
             if self._clock.now() - run.ordered < timedelta(seconds=run.queue_deadline_s):
                 return Progress(RunState.SUBMITTED, f"it waits for a node; {self.engine} says: {job.says or job.state}")
             with disk_errors():
-                folder.write_once(CLAIM, f"{_OVERDUE}\n")
+                folder.write(CLAIM, f"{_OVERDUE}\n", once=True)
             if ended := self._withdrawn(folder, job):
                 return ended
         return Progress(RunState.RUNNING, folder.where())
