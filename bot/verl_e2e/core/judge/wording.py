@@ -116,8 +116,8 @@ def passed_sentence(job: Job, bridge: RepositoryState) -> str:
     patched = f" plus {len(bridge.patches)} declared patch(es)" if bridge.patches else ""
     learned = "learning-signal passed: " if job.level is Level.LEARNING_SIGNAL else ""
     return (
-        f"{learned}verl finished {steps} on Bridge {bridge.commit[:12]}{dirty}{patched} with {_features(job)}"
-        f"{_beyond(job)} (Level {int(job.level)}, {job.variant})"
+        f"{learned}{consumer_of(job).title} finished {steps} on Bridge {bridge.commit[:12]}{dirty}{patched} with "
+        f"{_features(job)}{_beyond(job)} (Level {int(job.level)}, {job.variant})"
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from verl_e2e.core.consumer.consumers import CONSUMERS
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.execution import EXECUTED_TITLE, execution_line, execution_rows
 from verl_e2e.core.judge.verdict_document import Verdict, read_verdict
 from verl_e2e.core.judge.wording import merged_limitations, purpose_rows, requested_work
@@ -283,10 +284,16 @@ def _folds(target_state: TargetState, steps: Actions, read: Sequence[_Read], *, 
             f"- `{head[:12]}` {status.icon} {status.word}: {sentence(said, 300)}" for head, status, said in heads[:most]
         )
         yield folded(f"Earlier heads ({len(heads)})", rows, 2_000)
-    if plan is not None and plan.levels:
-        commits = f"--base {plan.base} --head {plan.head}"
-        command = (f"verl-e2e check --repo Megatron-Bridge --verl verl {commits} --out result",)
-        yield folded_text("Reproduce", command, 2_000)
+    commits = f"--base {plan.base} --head {plan.head}" if plan is not None else ""
+    named = dict.fromkeys(job.consumer for job in plan.jobs) if plan is not None else {}
+    commands = tuple(
+        f"verl-e2e check --repo Megatron-Bridge --verl {name} {commits} --out result"
+        if name == VERL.name
+        else f"verl-e2e check --consumer {name} --repo Megatron-Bridge --verl {name} {commits} --out result-{name}"
+        for name in named
+    )
+    if commands:
+        yield folded_text("Reproduce", commands, 2_000)
 
 
 def _own_word(target_state: TargetState, steps: Actions) -> tuple[str, ...]:

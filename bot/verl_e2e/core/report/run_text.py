@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from verl_e2e.core.consumer.consumers import consumer_of
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.log.lines import without_colours
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.record import EndedEvent, Event, PhaseEvent, StageEvent, StepEvent, read_data
@@ -58,16 +60,18 @@ def rows_around(lines: Iterable[str], number: int | None) -> Iterator[str]:
 def repeating_commands(job: Job, file: str, command: str) -> tuple[str, ...]:
     """The commands that run a recorded job again, in a folder with clones of its repositories; `file` is its job.json.
 
-    `command` is the recorded command of verl's wrapper, which the last one starts; empty where none was recorded.
+    `command` is the recorded command of the trainer, which the last one starts; empty where none was recorded.
     """
     trees = {"Megatron-Bridge": job.bridge, "verl": job.verl}
     core = job.megatron_lm
-    named = [f"{name} {tree.commit}" for name, tree in trees.items()]
+    title = consumer_of(job).title
+    named = [f"Megatron-Bridge {job.bridge.commit}", f"{title} {job.verl.commit}"]
     named += [f"Megatron-LM {core.commit}"] if core is not None else []
     rows = [f"# {job.id} on {', '.join(named)}"]
     redacted = [name for name in _CLONES if name in {tree.path for tree in (job.bridge, job.verl, core) if tree}]
     if redacted:
-        rows.append("# In a folder that holds clones of Megatron-Bridge and verl:")
+        clone = title if consumer_of(job) is VERL else f"{title}, which is called verl there"
+        rows.append(f"# In a folder that holds clones of Megatron-Bridge and {clone}:")
         rows += [f"git -C {name} fetch --quiet origin {tree.commit}" for name, tree in trees.items()]
         if core is not None:
             place = _CLONES["$MEGATRON_LM"]
@@ -78,7 +82,7 @@ def repeating_commands(job: Job, file: str, command: str) -> tuple[str, ...]:
         file = "job.json"
     rows.append(f"verl-e2e run --job {shlex.quote(file)} --out repeated")
     if command:
-        rows += ["# which starts verl's wrapper as it was started then:", f"# {one_line(command, _MOST_COMMAND)}"]
+        rows += [f"# which starts {title} as it was started then:", f"# {one_line(command, _MOST_COMMAND)}"]
     return tuple(rows)
 
 
