@@ -162,12 +162,7 @@ class BridgeTests:
 
 
 def run_bridge_tests(
-    job: Job,
-    trees: Trees,
-    environment: Mapping[str, str],
-    out: Path,
-    *,
-    timeout_s: float | None = None,
+    job: Job, trees: Trees, environment: Mapping[str, str], out: Path, *, timeout_s: float | None = None
 ) -> BridgeTests:
     """Run the job's Bridge tests that exist at the commit; `out/junit.xml` is written when any could run.
 
@@ -258,12 +253,7 @@ def _absent(job: Job, absent: list[str]) -> list[Finding]:
 
 
 def _run(
-    job: Job,
-    trees: Trees,
-    tests: list[str],
-    variables: Mapping[str, str],
-    out: Path,
-    limit_s: float,
+    job: Job, trees: Trees, tests: list[str], variables: Mapping[str, str], out: Path, limit_s: float
 ) -> tuple[FinishedProgram, Results]:
     events, cwd = _events_file(trees, out), trees.bridge
     if trees.cage:

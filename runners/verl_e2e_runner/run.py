@@ -33,12 +33,7 @@ from verl_e2e.core.model.record import (
     Environment,
 )
 from verl_e2e_runner.bridge_tests import BridgeTests, run_bridge_tests, take_bridge_tests
-from verl_e2e_runner.folder.process_records import (
-    BRIDGE_TESTS_PHASE,
-    ExecutionRecord,
-    FingerprintLines,
-    begin_record,
-)
+from verl_e2e_runner.folder.process_records import BRIDGE_TESTS_PHASE, ExecutionRecord, FingerprintLines, begin_record
 from verl_e2e_runner.folder.recorder import (
     CheckpointLister,
     Recorder,

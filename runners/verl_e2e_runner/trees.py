@@ -391,10 +391,7 @@ def _megatron(job: Job, trees: Trees, *, base: Mapping[str, str]) -> tuple[str |
     repository = open_repository(trees.bridge, base=base)
     commit = named.commit if named is not None else repository.submodule_commit(job.bridge.commit, SUBMODULE)
     if commit is None and not repository.tree(job.bridge.commit, SUBMODULE):
-        raise UnfitRepositoryError(
-            f"Bridge {job.bridge.commit} has no {SUBMODULE}",
-            _NAME_MEGATRON_LM,
-        )
+        raise UnfitRepositoryError(f"Bridge {job.bridge.commit} has no {SUBMODULE}", _NAME_MEGATRON_LM)
     if commit is not None:
         fetch(job, "megatron_lm", commit, base=base)
     # Where a Bridge repository may keep Megatron-LM's objects.

@@ -168,9 +168,7 @@ class ApiCollector(_Collector):
     """What was asked of GitHub, and what it still grants: of all installations the one with the least left."""
 
     def __init__(
-        self,
-        requests: Callable[[], Mapping[tuple[str, str], int]],
-        budgets: Callable[[], Iterable[ApiBudget]],
+        self, requests: Callable[[], Mapping[tuple[str, str], int]], budgets: Callable[[], Iterable[ApiBudget]]
     ) -> None:
         self._requests, self._budgets = requests, budgets
 

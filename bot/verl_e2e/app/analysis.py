@@ -118,11 +118,7 @@ def _kept(verdict: Verdict) -> str:
 
 
 def judge_ended(
-    run: Run,
-    folder: Path,
-    folders: RunFolders,
-    trees: SourceTrees | None = None,
-    megatron_lm: CommitsAt | None = None,
+    run: Run, folder: Path, folders: RunFolders, trees: SourceTrees | None = None, megatron_lm: CommitsAt | None = None
 ) -> Judged:
     """Judge the run folder that was brought into `folder`, a rehearsal by its trees, and write the judgement there."""
     try:

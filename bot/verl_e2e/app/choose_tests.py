@@ -87,11 +87,7 @@ class TestChooser:
         return {path: known.get(key, Marks(1)) for path, key in keys.items()}
 
     def _uses(
-        self,
-        tests: "_Files",
-        modules: Collection[ChangedModule],
-        program: Program | None,
-        gpu_marks: tuple[str, ...],
+        self, tests: "_Files", modules: Collection[ChangedModule], program: Program | None, gpu_marks: tuple[str, ...]
     ) -> Mapping[str, Use]:
         if not modules:
             return {}

@@ -58,13 +58,7 @@ from verl_e2e.core.signal.report import (
     signal_report,
 )
 from verl_e2e.core.triage.triage import triage_of_run
-from verl_e2e.pages.report import (
-    LOG_PAGE_FILE,
-    REPORT_FILE,
-    linked_lines,
-    render_log_page,
-    render_run_report,
-)
+from verl_e2e.pages.report import LOG_PAGE_FILE, REPORT_FILE, linked_lines, render_log_page, render_run_report
 from verl_e2e.ports import RunFolders, UnreadableLogError
 
 
@@ -278,12 +272,7 @@ def source_of(folders: RunFolders, path: Path) -> Source:
     return Source(found[0], facts, folders.record(found[0]))
 
 
-def signal_of(
-    source: Source,
-    *,
-    baselines: Sequence[Source] = (),
-    max_cap_share: float | None = None,
-) -> Signal:
+def signal_of(source: Source, *, baselines: Sequence[Source] = (), max_cap_share: float | None = None) -> Signal:
     """The report on a run compared with the given baselines, else with those that its own folder names."""
     record, options, title = source.record, SignalOptions(), source.path.name
     known: tuple[BaselineRun, ...] = ()

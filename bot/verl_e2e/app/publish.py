@@ -15,9 +15,7 @@ from verl_e2e.core.model.access import Capability
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.explain import render_explanation
 from verl_e2e.core.plan.policy import Policy
-from verl_e2e.core.pulls.commands import (
-    Granted,
-)
+from verl_e2e.core.pulls.commands import Granted
 from verl_e2e.core.pulls.deliveries import Posting, reply_to
 from verl_e2e.core.pulls.forge import (
     CheckRun,
@@ -31,15 +29,7 @@ from verl_e2e.core.pulls.forge import (
     read_check_id,
     repository_of,
 )
-from verl_e2e.core.pulls.ledger import (
-    Creation,
-    CreationStep,
-    OpenChecks,
-    OpenHeads,
-    Posted,
-    ReadPosts,
-    RecordedCommand,
-)
+from verl_e2e.core.pulls.ledger import Creation, CreationStep, OpenChecks, OpenHeads, Posted, ReadPosts, RecordedCommand
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.report.command_text import render_help
 from verl_e2e.core.report.pull_card import MARKER

@@ -21,15 +21,7 @@ from verl_e2e.core.pulls.commands import LEVEL, Trusted
 from verl_e2e.core.pulls.decide import decide_actions, run_of_job
 from verl_e2e.core.pulls.forge import Branch, BranchCommit, PullRef
 from verl_e2e.core.pulls.gate import JobStanding
-from verl_e2e.core.pulls.ledger import (
-    SCHEDULED,
-    UNDERWAY,
-    JobStatus,
-    RecordedCommand,
-    Run,
-    Watched,
-    WatchedJob,
-)
+from verl_e2e.core.pulls.ledger import SCHEDULED, UNDERWAY, JobStatus, RecordedCommand, Run, Watched, WatchedJob
 from verl_e2e.core.pulls.target_state import TargetState
 from verl_e2e.core.pulls.wanted_jobs import WantedJob, runs_of
 from verl_e2e.core.pulls.watch import NextRun, SearchEnd, SearchResult, Seen, after_round, next_run, seen_in

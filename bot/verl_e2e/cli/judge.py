@@ -214,12 +214,7 @@ def show(bands: Path | None, *, as_json: bool) -> int:
 @click.option("--plots", type=FOLDER, help="Write the curves into this folder, as SVG and PNG, light and dark.")
 @JSON_OPTION
 def signal(
-    run: Path,
-    baselines: tuple[Path, ...],
-    cap_share: float | None,
-    plots: Path | None,
-    *,
-    as_json: bool,
+    run: Path, baselines: tuple[Path, ...], cap_share: float | None, plots: Path | None, *, as_json: bool
 ) -> int:
     """Say whether a run learned: passed, flat, unstable, or not enough steps. It never says "converged".
 
@@ -236,11 +231,7 @@ def signal(
     def source(path: Path) -> Source:
         return Source(path, log_facts(str(path))) if path.is_file() else source_of(run_folders(), path)
 
-    found = signal_of(
-        source(run),
-        baselines=[source(baseline) for baseline in baselines],
-        max_cap_share=cap_share,
-    )
+    found = signal_of(source(run), baselines=[source(baseline) for baseline in baselines], max_cap_share=cap_share)
     files = draw_plots(found.figure, plots) if plots else ()
     show = signal_json if as_json else render_signal
     click.echo(show(found.report, found.steps), nl=False)

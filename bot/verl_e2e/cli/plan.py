@@ -78,9 +78,7 @@ _MEGATRON_LM = click.option(
     help="The out folder of `verl-e2e rehearse`, of this change or of its base; default: the map of the pinned commit.",
 )
 @click.option(
-    "--parity",
-    is_flag=True,
-    help="Also plan the jobs that are compared with an unsharded run; for a checkout.",
+    "--parity", is_flag=True, help="Also plan the jobs that are compared with an unsharded run; for a checkout."
 )
 @POLICY_OPTION
 @_CACHE
@@ -229,9 +227,7 @@ def schema() -> int:
 @policy.command("check")
 @click.argument("file", required=False, type=FILE, metavar="[FILE]")
 @click.option(
-    "--repo",
-    type=FOLDER,
-    help="The Megatron-Bridge repository to check it against; default: the one that holds FILE.",
+    "--repo", type=FOLDER, help="The Megatron-Bridge repository to check it against; default: the one that holds FILE."
 )
 @click.option("--head", default="HEAD", show_default=True, metavar="SHA", help="The commit to check it against.")
 @_VERL

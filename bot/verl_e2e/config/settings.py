@@ -254,14 +254,10 @@ class Settings(JobSettings):
         "VERL_E2E_WORKERS", "How many pull requests are processed at the same time.", "4"
     )
     tick_s: Annotated[int, read.number(1, 3600)] = variable(
-        "VERL_E2E_TICK_S",
-        "Seconds between two polls of the open runs and of the list of open pull requests.",
-        "60",
+        "VERL_E2E_TICK_S", "Seconds between two polls of the open runs and of the list of open pull requests.", "60"
     )
     list_lag_s: Annotated[int, read.number(1, 600)] = variable(
-        "VERL_E2E_LIST_LAG_S",
-        "Seconds after which GitHub's lists are assumed to be complete.",
-        "30",
+        "VERL_E2E_LIST_LAG_S", "Seconds after which GitHub's lists are assumed to be complete.", "30"
     )
     keep_days: Annotated[int, read.number(4, 3650)] = variable(
         "VERL_E2E_KEEP_DAYS",

@@ -285,11 +285,7 @@ Repositories = Annotated[
 ]
 Workflow = Annotated[
     str,
-    form(
-        r"[A-Za-z0-9_.-]+\.ya?ml",
-        "is not the name of a workflow file",
-        "write it without a folder: verl-e2e.yml",
-    ),
+    form(r"[A-Za-z0-9_.-]+\.ya?ml", "is not the name of a workflow file", "write it without a folder: verl-e2e.yml"),
 ]
 # A repository and a full commit in it; two empty texts for none.
 Tool = Annotated[tuple[str, str], BeforeValidator(_tool)]
@@ -307,8 +303,7 @@ Listening = Annotated[tuple[str, int] | None, BeforeValidator(_listening)]
 # An absolute path; `~` is the home folder.
 Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 OptionalFile = Annotated[
-    Path | None,
-    BeforeValidator(lambda text: Path(text).expanduser().absolute() if text else None),
+    Path | None, BeforeValidator(lambda text: Path(text).expanduser().absolute() if text else None)
 ]
 Slots = Annotated[tuple[Pool, ...], BeforeValidator(_slots)]
 # A folder that is here and on the nodes, at the same path.
@@ -343,11 +338,7 @@ SlurmOptions = Annotated[
 ]
 Mounts = Annotated[
     tuple[str, ...],
-    words(
-        r"/[^\s:,]*:/[^\s:,]*(:[a-z+-]+)?",
-        "is not a mount",
-        "write /SOURCE:/TARGET with two absolute paths",
-    ),
+    words(r"/[^\s:,]*:/[^\s:,]*(:[a-z+-]+)?", "is not a mount", "write /SOURCE:/TARGET with two absolute paths"),
 ]
 Headers = Annotated[Mapping[str, str], BeforeValidator(_headers)]
 Verify = Annotated[bool | str, BeforeValidator(_verify)]

@@ -292,11 +292,7 @@ class Door:
 
 def create_app(door: Door, pages: Iterable[Route] = ()) -> Starlette:
     """The ASGI application; `pages` are those that people read."""
-    routes = [
-        Route("/webhook", _Webhook(door).receive, methods=["POST"]),
-        *probe_routes(door.probes),
-        *pages,
-    ]
+    routes = [Route("/webhook", _Webhook(door).receive, methods=["POST"]), *probe_routes(door.probes), *pages]
     return Starlette(routes=routes, exception_handlers={Exception: _fault})
 
 

@@ -425,12 +425,7 @@ class Service:
         )
 
 
-def open_service(
-    settings: Settings,
-    clock: Clock,
-    make_work: MakeWork,
-    make_pool: MakePool = thread_pool,
-) -> Service:
+def open_service(settings: Settings, clock: Clock, make_work: MakeWork, make_pool: MakePool = thread_pool) -> Service:
     """Open the database and everything that the settings name, and start nothing yet."""
     monitoring = Monitoring(GithubViews(clock))
     metrics = monitoring.metrics
@@ -536,10 +531,7 @@ def limited_analysis(settings: Settings, mirrors: Mirrors) -> LimitedAnalysis:
 
 
 def github_work(
-    environ: Mapping[str, str],
-    *,
-    connect: Connect = connect_app,
-    make_analysis: MakeAnalysis = limited_analysis,
+    environ: Mapping[str, str], *, connect: Connect = connect_app, make_analysis: MakeAnalysis = limited_analysis
 ) -> MakeWork:
     """How the service's work is made; `environ` is what git and jobs on this machine may see of the environment."""
 

@@ -31,13 +31,7 @@ from verl_e2e.core.model.execution import (
     ExecutedProcess,
     ProcessRole,
 )
-from verl_e2e.core.model.fingerprints import (
-    FINGERPRINTS_FILE,
-    MOST_SNAPSHOTS,
-    HookState,
-    ModelInputs,
-    Snapshot,
-)
+from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, MOST_SNAPSHOTS, HookState, ModelInputs, Snapshot
 from verl_e2e_runner.folder.recorder import Recorder, plain
 from verl_e2e_runner.process.cage import Cage, names_below, read_below
 from verl_e2e_runner.process.processes import hand_path_over

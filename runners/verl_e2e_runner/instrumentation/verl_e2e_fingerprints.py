@@ -36,11 +36,7 @@ TARGETS = {
     BRIDGE: (
         (
             "AutoBridge",
-            {
-                "load_hf_weights": "load_hf_weights",
-                "export_hf_weights": "export",
-                "export_adapter_weights": "export",
-            },
+            {"load_hf_weights": "load_hf_weights", "export_hf_weights": "export", "export_adapter_weights": "export"},
         ),
     ),
     ROLLOUT: (

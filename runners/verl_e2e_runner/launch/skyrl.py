@@ -79,12 +79,7 @@ def skyrl_launches(
 
 
 def parsed_configs(
-    asked: Sequence[Sequence[str]],
-    python: str,
-    *,
-    env: Mapping[str, str],
-    cwd: Path,
-    cage: Cage | None = None,
+    asked: Sequence[Sequence[str]], python: str, *, env: Mapping[str, str], cwd: Path, cage: Cage | None = None
 ) -> list[dict[str, Any]] | FinishedProgram:
     """What SkyRL's parser and checks say to each list of arguments; how the program ended where it gave no answer."""
     finished = run_program(

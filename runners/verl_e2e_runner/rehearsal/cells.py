@@ -277,10 +277,7 @@ FAMILY_LAYOUTS: tuple[tuple[str, str, Mapping[str, int | bool]], ...] = (
     ("ministral3", "pp2", _PP2),
 )
 # Widths at which arithmetic coincides, and such at which it does not divide as usual.
-SHAPES: Mapping[str, Mapping[str, int]] = {
-    "square": {"hidden": 384, "ffn": 384},
-    "no-groups": {"kv_heads": 6},
-}
+SHAPES: Mapping[str, Mapping[str, int]] = {"square": {"hidden": 384, "ffn": 384}, "no-groups": {"kv_heads": 6}}
 # What the adapters of a dense model are asked for.
 ADAPTERS: Mapping[str, CellValues] = {
     "mlp": {"target_modules": ["linear_fc1", "linear_fc2"]},

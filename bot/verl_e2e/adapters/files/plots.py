@@ -25,10 +25,7 @@ _SETTINGS = {
     "svg.hashsalt": "verl-e2e",
 }
 # Neither a date nor a version: a plot drawn again is the same file.
-_METADATA: dict[str, dict[str, str | None]] = {
-    "svg": {"Date": None, "Creator": None},
-    "png": {"Software": None},
-}
+_METADATA: dict[str, dict[str, str | None]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 
 
 def draw(shown: SignalFigure, folder: Path) -> tuple[Path, ...]:

@@ -6,11 +6,7 @@ from pydantic import Field
 
 from verl_e2e.adapters.github.requester import Answer, IdAnswer, once, read
 from verl_e2e.adapters.github.session import GitHub
-from verl_e2e.core.pulls.forge import (
-    MAX_ANNOTATIONS,
-    Annotation,
-    CheckRun,
-)
+from verl_e2e.core.pulls.forge import MAX_ANNOTATIONS, Annotation, CheckRun
 
 
 class _OutputAnswer(Answer):
@@ -140,11 +136,7 @@ class GithubChecks:
 
 def _fields(check: CheckRun) -> dict[str, Any]:
     """The fields without the output. Buttons are always sent, so that those of an earlier state disappear."""
-    optional = {
-        "details_url": check.details_url,
-        "external_id": check.external_id,
-        "conclusion": check.conclusion,
-    }
+    optional = {"details_url": check.details_url, "external_id": check.external_id, "conclusion": check.conclusion}
     known = {name: value for name, value in optional.items() if value}
     names = ("label", "description", "identifier")
     actions = [dict(zip(names, action, strict=True)) for action in check.actions]

@@ -530,13 +530,7 @@ class ApiRequester:
         self.connection, self.place, self.pace = connection, place, pace
 
     def exchange(
-        self,
-        verb: str,
-        url: str,
-        headers: Mapping[str, str],
-        *,
-        body: Any = None,
-        stream: bool = False,
+        self, verb: str, url: str, headers: Mapping[str, str], *, body: Any = None, stream: bool = False
     ) -> requests.Response:
         """Send one request once. StatusError for a refusal, and for an answer that is not ready yet.
 
@@ -546,13 +540,7 @@ class ApiRequester:
         given = {"User-Agent": USER_AGENT, "Accept": "application/vnd.github+json", **headers}
         try:
             answer = connection.http.request(
-                verb,
-                url,
-                json=body,
-                headers=given,
-                timeout=connection.timeout_s,
-                allow_redirects=False,
-                stream=stream,
+                verb, url, json=body, headers=given, timeout=connection.timeout_s, allow_redirects=False, stream=stream
             )
         except RequestException:
             calls.unanswered(verb)

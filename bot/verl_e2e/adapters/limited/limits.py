@@ -12,12 +12,7 @@ from pydantic import BaseModel
 from verl_e2e.core.model.errors import UserError
 
 # A child must not be able to name any other class: a pickle may call whatever it names.
-_VALUES: Final = (
-    "verl_e2e.core.",
-    "verl_e2e.ports",
-    "verl_e2e.app.plan_change",
-    "verl_e2e.app.analysis",
-)
+_VALUES: Final = ("verl_e2e.core.", "verl_e2e.ports", "verl_e2e.app.plan_change", "verl_e2e.app.analysis")
 _PLAIN: Final = frozenset(
     {("builtins", "frozenset"), ("builtins", "set"), ("datetime", "date"), ("pathlib", "PurePosixPath")}
 )

@@ -19,12 +19,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import (
-    ArgumentError,
-    DatabaseError,
-    NoSuchModuleError,
-    SQLAlchemyError,
-)
+from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, SQLAlchemyError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from verl_e2e.core.model.errors import UserError

@@ -15,16 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from verl_e2e.adapters.store.database import (
-    IS_OPEN,
-    Store,
-    deliveries,
-    instant,
-    outbox,
-    read_instant,
-    runs,
-    targets,
-)
+from verl_e2e.adapters.store.database import IS_OPEN, Store, deliveries, instant, outbox, read_instant, runs, targets
 from verl_e2e.core.pulls.deliveries import ClaimedTarget, Letter, Posting, Received
 from verl_e2e.core.pulls.figures import SharedFigures, Waiting
 from verl_e2e.core.pulls.ledger import RunState
@@ -168,11 +159,7 @@ class SqlWorklist:
                 connection.execute(sa.update(targets).where(*quiet).values(later))
 
     def postpone(self, target: str, problem: str, retry_at: datetime) -> None:
-        values = {
-            "due": instant(retry_at),
-            "problem": problem[:_PROBLEM_CHARACTERS],
-            "owner": "",
-        }
+        values = {"due": instant(retry_at), "problem": problem[:_PROBLEM_CHARACTERS], "owner": ""}
         with self._store.write(lasting=False) as connection:
             connection.execute(sa.update(targets).where(*self._own(target)).values(values))
 
