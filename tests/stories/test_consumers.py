@@ -31,6 +31,7 @@ def test_the_gate_asks_only_for_what_is_required(story: Story, level: str, gate:
     assert story.world.gate(number) == gate
     said = "shown, the gate does not ask for it" if level == "show" else "required"
     assert f"**SkyRL ({said})**" in story.world.card(number)
+    assert "verl-e2e check --consumer skyrl --repo Megatron-Bridge --verl skyrl" in story.world.card(number)
     # Without a folder there is nothing to judge.
     story.world.finish_run({}, story.world.live_runs()[0], conclusion="failure")
     story.service.settle()

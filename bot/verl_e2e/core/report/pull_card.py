@@ -285,12 +285,12 @@ def _folds(target_state: TargetState, steps: Actions, read: Sequence[_Read], *, 
         )
         yield folded(f"Earlier heads ({len(heads)})", rows, 2_000)
     commits = f"--base {plan.base} --head {plan.head}" if plan is not None else ""
-    named = dict.fromkeys(job.consumer for job in plan.jobs) if plan is not None else {}
+    trainers = dict.fromkeys(job.consumer for job in plan.jobs) if plan is not None else {}
     commands = tuple(
         f"verl-e2e check --repo Megatron-Bridge --verl {name} {commits} --out result"
         if name == VERL.name
         else f"verl-e2e check --consumer {name} --repo Megatron-Bridge --verl {name} {commits} --out result-{name}"
-        for name in named
+        for name in trainers
     )
     if commands:
         yield folded_text("Reproduce", commands, 2_000)
