@@ -313,7 +313,7 @@ def change_executed(case: Case) -> Evidence:
         if found.unread or found.left_out:
             why = found.unread[0] if found.unread else f"{found.left_out} functions are not listed"
             return Evidence(State.WAIVED, f"which functions the change touches is not known: {why}")
-        summary = "nothing of the change has to be executed: verl reaches none of it, or no changed line does anything"
+        summary = "nothing of the change has to be executed: nothing reaches it, or no changed line does anything"
         return Evidence(State.MET, summary)
     asked = found.of_side(Side.HEAD)
     why = found.not_recorded if asked else found.base_not_recorded
