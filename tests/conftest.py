@@ -189,36 +189,58 @@ SLOW = frozenset(
 # A worker takes whole files, but all files whose tests have the host to themselves go to one worker: others that took
 # some would wait for each other. Those that have it for a few of their tests are not worth that.
 _HAVE_THE_HOST = re.compile(r"^pytestmark = .*\bmark\.host\b", re.MULTILINE)
-# These files take more than 20 s on two cores.
-LONGEST = frozenset(
-    {
-        "adapters/test_bombs.py",
-        "adapters/test_mirror.py",
-        "adapters/test_plots.py",
-        "adapters/test_retention.py",
-        "adapters/test_worker.py",
-        "app/test_app_machine.py",
-        "contract/test_ray_backend.py",
-        "contract/test_service.py",
-        "contract/test_standin.py",
-        "e2e/test_cli.py",
-        "e2e/test_hostile_pulls.py",
-        "e2e/test_serve_database.py",
-        "e2e/test_serve_kills.py",
-        "e2e/test_serve_lanes.py",
-        "e2e/test_serve_story.py",
-        "entry_points/test_page_looks.py",
-        "pages/test_every_command.py",
-        "project/test_house.py",
-        "runners/test_by_hand.py",
-        "runners/test_released_bridge.py",
-        "stories/test_lag.py",
-        "stories/test_machine.py",
-        "stories/test_people.py",
-        "stories/test_pull.py",
-        "stories/test_rehearsals.py",
-        "stories/test_troubles.py",
-    }
+# These files take more than 20 s on two cores; the longest begins.
+LONGEST = (
+    "stories/test_troubles.py",
+    "e2e/test_cli.py",
+    "runners/test_released_bridge.py",
+    "pages/test_every_command.py",
+    "entry_points/test_page_looks.py",
+    "e2e/test_action_story.py",
+    "runners/test_ordered_rehearsal.py",
+    "stories/test_rehearsals.py",
+    "runners/test_ray_demands.py",
+    "stories/test_lag.py",
+    "stories/test_machine.py",
+    "contract/test_ray_backend.py",
+    "runners/test_by_hand.py",
+    "project/test_house.py",
+    "e2e/test_serve_kills.py",
+    "stories/test_people.py",
+    "e2e/test_plan_pull.py",
+    "stories/test_pull.py",
+    "e2e/test_doctor.py",
+    "runners/test_trees.py",
+    "stories/test_slots.py",
+    "e2e/test_stray_packages.py",
+    "app/test_entered_code.py",
+    "entry_points/test_pages.py",
+    "app/test_rerunning.py",
+    "runners/test_rehearsal_hangs.py",
+    "runners/test_kernel_caches.py",
+    "stories/test_upgrade.py",
+    "adapters/test_worker.py",
+    "e2e/test_serve.py",
+    "e2e/test_init.py",
+    "stories/test_base.py",
+    "e2e/test_serve_story.py",
+    "e2e/test_plan_claims.py",
+    "stories/test_queue.py",
+    "runners/test_imports.py",
+    "project/test_adding.py",
+    "adapters/test_mirror.py",
+    "adapters/test_slurm_nodes.py",
+    "adapters/test_ledger.py",
+    "contract/test_local_backend.py",
+    "contract/test_slurm_backend.py",
+    "e2e/test_serve_lanes.py",
+    "adapters/test_plots.py",
+    "adapters/test_bombs.py",
+    "stories/test_parity.py",
+    "project/test_shape.py",
+    "runners/test_skyrl_hooks.py",
+    "adapters/test_slurm.py",
+    "e2e/test_serve_database.py",
 )
 OPT_IN = frozenset({"accounting", "gpu", "labelled", "models", "nemo_rl", "online", "skyrl"})
 
@@ -247,7 +269,8 @@ def _has_the_host(file: Path) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that it is not left for a single worker at the end."""
-    items.sort(key=lambda item: (not _has_the_host(item.path), _place(item.path)[0] not in LONGEST))
+    order = {name: at for at, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (not _has_the_host(item.path), order.get(_place(item.path)[0], len(order))))
 
 
 def pytest_collection_finish() -> None:

@@ -1,5 +1,6 @@
 """A bare git repository of the stand-in: commits are written by `git fast-import`, everything else is plain git."""
 
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,15 @@ _CLEAN = {
 _STATUS = {"A": "added", "M": "modified", "D": "removed", "R": "renamed", "C": "copied", "T": "changed"}
 _NOTHING = "0" * 40
 _FIRST_DATE = 1_767_225_600
+_OBJECT = re.compile(r"[0-9a-f]{40}").fullmatch
+_SETTINGS = """[uploadpack]
+	allowFilter = true
+	allowAnySHA1InWant = true
+[http]
+	receivepack = false
+[gc]
+	auto = 0
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +79,14 @@ class BareRepository:
         self.path = path
         self._commits = 0
         self._diffs: dict[tuple[str, str], tuple[ChangedFile, ...]] = {}
+        # Answers of git about objects that are named by their ids: they never change, and a process takes long.
+        self._known: dict[tuple[str, ...], bytes] = {}
         if not path.exists():
-            subprocess.run(["git", "init", "--quiet", "--bare", "-b", "main", str(path)], env=_CLEAN, check=True)
-        for key, value in (
-            ("uploadpack.allowFilter", "true"),
-            ("uploadpack.allowAnySHA1InWant", "true"),
-            ("http.receivepack", "false"),
-            ("gc.auto", "0"),
-        ):
-            self.git("config", key, value)
+            command = ["git", "init", "--quiet", "--bare", "--template=", "-b", "main", str(path)]
+            subprocess.run(command, env=_CLEAN, check=True)
+        config = path / "config"
+        if _SETTINGS not in (settings := config.read_text()):
+            config.write_text(settings + _SETTINGS)
 
     def git(self, *arguments: str, data: bytes | None = None) -> bytes:
         """The output of one git command in this repository; CalledProcessError."""
@@ -88,26 +97,48 @@ class BareRepository:
         """`git`, as stripped text."""
         return self.git(*arguments).decode("utf-8", "surrogateescape").strip()
 
+    def about(self, objects: tuple[str, ...], *arguments: str) -> bytes:
+        """`git`, asked once for an answer that depends on the named objects alone."""
+        if not all(map(_OBJECT, objects)):
+            return self.git(*arguments)
+        if arguments not in self._known:
+            self._known[arguments] = self.git(*arguments)
+        return self._known[arguments]
+
+    def text_about(self, objects: tuple[str, ...], *arguments: str) -> str:
+        """`about`, as stripped text."""
+        return self.about(objects, *arguments).decode("utf-8", "surrogateescape").strip()
+
     def commit(self, ref: str, edits: Mapping[str, Edit], message: str, parents: tuple[str, ...] | None = None) -> str:
         """Commit edits onto a ref (`refs/heads/...`), or onto other parents with `parents`; gives the commit."""
         self._commits += 1
         if parents is None:
             found = self.find(ref)
             parents = (found,) if found else ()
-        lines = [f"commit {ref}", f"committer Octo <octo@example.invalid> {_FIRST_DATE + self._commits} +0000"]
+        lines = [
+            f"commit {ref}",
+            "mark :1",
+            f"committer Octo <octo@example.invalid> {_FIRST_DATE + self._commits} +0000",
+        ]
         lines += [f"data {len(message.encode())}", message]
         lines += [f"{'merge' if at else 'from'} {parent}" for at, parent in enumerate(parents)]
         stream = b"".join(line.encode() + b"\n" for line in lines)
         stream += b"".join(_edit(path, edit) for path, edit in edits.items())
         if not parents:
             stream = f"reset {ref}\n".encode() + stream
-        self.git("fast-import", "--quiet", "--force", data=stream)
-        return self.text("rev-parse", ref)
+        # It is told the commit's id by its mark.
+        return self.git("fast-import", "--quiet", "--force", data=stream + b"get-mark :1\n").decode().strip()
 
     def find(self, revision: str) -> str | None:
         """The commit that a revision names, None when there is none."""
+        # A ref as git itself writes it first; it is read without a process.
+        for below in ("", "refs/tags", "refs/heads"):
+            loose = self.path / below / revision
+            if (below or revision.startswith("refs/")) and loose.is_file():
+                revision = loose.read_text().strip()
+                break
         try:
-            return self.text("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+            return self.text_about((revision,), "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
         except subprocess.CalledProcessError:
             return None
 
@@ -126,14 +157,14 @@ class BareRepository:
     def merge_base(self, item: str, other: str) -> str | None:
         """Where two commits part."""
         try:
-            return self.text("merge-base", item, other)
+            return self.text_about((item, other), "merge-base", item, other)
         except subprocess.CalledProcessError:
             return None
 
     def merge_tree(self, item: str, other: str) -> str | None:
         """The tree of a merge, None when it conflicts."""
         try:
-            return self.text("merge-tree", "--write-tree", item, other).splitlines()[0]
+            return self.text_about((item, other), "merge-tree", "--write-tree", item, other).splitlines()[0]
         except subprocess.CalledProcessError:
             return None
 
@@ -173,13 +204,15 @@ class BareRepository:
     def tree(self, revision: str, *, recursive: bool) -> tuple[tuple[str, str, str, str], ...]:
         """(mode, type, id, path) of a tree's entries."""
         options = ("-r", "-t") if recursive else ()
-        lines = self.git("ls-tree", "-z", *options, revision).decode("utf-8", "surrogateescape").split("\0")
+        lines = (
+            self.about((revision,), "ls-tree", "-z", *options, revision).decode("utf-8", "surrogateescape").split("\0")
+        )
         parted = [line.partition("\t") for line in lines if line]
         return tuple((*_three(head), path) for head, _, path in parted)
 
     def entry(self, revision: str, path: str) -> tuple[str, str] | None:
         """The type and id of what lies at a path."""
-        line = self.text("ls-tree", revision, "--", path)
+        line = self.text_about((revision,), "ls-tree", revision, "--", path)
         if not line:
             return None
         _, kind, name = _three(line.partition("\t")[0])
@@ -188,21 +221,20 @@ class BareRepository:
     def blob(self, name: str) -> bytes | None:
         """A content by id."""
         try:
-            return self.git("cat-file", "blob", name)
+            return self.about((name,), "cat-file", "blob", name)
         except subprocess.CalledProcessError:
             return None
 
     def facts(self, revision: str) -> CommitFacts:
         """What a commit is."""
-        shown = self.text(
-            "log", "--no-walk", "--format=%H%n%T%n%P%n%cd%n%B", "--date=format:%Y-%m-%dT%H:%M:%SZ", revision
-        )
+        form, date = "--format=%H%n%T%n%P%n%cd%n%B", "--date=format:%Y-%m-%dT%H:%M:%SZ"
+        shown = self.text_about((revision,), "log", "--no-walk", form, date, revision)
         sha, tree, parents, date, *message = shown.split("\n")
         return CommitFacts(sha, tree, tuple(parents.split()), "\n".join(message).strip(), date)
 
     def between(self, base: str, head: str) -> tuple[str, ...]:
         """The commits of head that base has not, oldest first."""
-        return tuple(self.text("rev-list", "--reverse", f"{base}..{head}").split())
+        return tuple(self.text_about((base, head), "rev-list", "--reverse", f"{base}..{head}").split())
 
     def branches(self) -> tuple[str, ...]:
         """The names of the branches."""
