@@ -155,16 +155,17 @@ def test_offline(value: str, offline: bool) -> None:
 
 @pytest.mark.parametrize(("home", "scratch", "moved"), [(30.0, 500.0, False), (19.0, 500.0, True), (19.0, 18.0, False)])
 def test_a_full_home_moves_the_caches_to_the_sites_scratch(
-    home: float, scratch: float, moved: bool, world: World, tmp_path: Path
+    home: float, scratch: float, moved: bool, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = world.job(site=world.site(min_free_gib=20.0, scratch="/scratch"))
 
     def free(path: Path) -> float:
         return scratch if path == Path("/scratch") else home
 
+    monkeypatch.setattr("verl_e2e_runner.preflight.preflight.free_gib", free)
     variables = {"HOME": "/h", "TRITON_CACHE_DIR": "/mine"}
-    chosen = cache_variables(job, variables, tmp_path, free=free)
-    offline = cache_variables(job, {**variables, "HF_HUB_OFFLINE": "1"}, tmp_path, free=free)
+    chosen = cache_variables(job, variables, tmp_path)
+    offline = cache_variables(job, {**variables, "HF_HUB_OFFLINE": "1"}, tmp_path)
     assert chosen.get("HF_HOME") == ("/scratch/huggingface" if moved else None)
     assert ("VLLM_CACHE_ROOT" in offline) is moved
     assert "TRITON_CACHE_DIR" not in chosen

@@ -464,7 +464,7 @@ def test_the_model_of_a_family_is_made_and_made_the_same_again(family: Family, t
     records = []
     for name in ("one", "two"):
         folder = tmp_path / name
-        made = make_model(recipe, folder, python=python, variables=variables, work=tmp_path, timeout_s=600)
+        made = make_model(recipe, folder, python=python, variables=variables, work=tmp_path)
         assert made.problem == ""
         records.append(json.loads((folder / "recipe.json").read_text()))
     assert records[0]["files"] == records[1]["files"]
@@ -486,7 +486,7 @@ def test_a_model_is_made_for_a_condition_that_asks_for_a_type_of_rope_alone(
     recipe = recipe_of(family).model_copy(update={"wanted": {"rope_scaling.rope_type": kind}})
     variables, folder = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, tmp_path / "made"
     python = os.environ["MODELS_PYTHON"]
-    made = make_model(recipe, folder, python=python, variables=variables, work=tmp_path, timeout_s=600)
+    made = make_model(recipe, folder, python=python, variables=variables, work=tmp_path)
     assert made.problem == ""
     config = json.loads((folder / "config.json").read_text())
     settings = config.get("text_config", config)["rope_parameters"]

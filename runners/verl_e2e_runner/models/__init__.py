@@ -18,6 +18,8 @@ from verl_e2e_runner.process.processes import FinishedProgram, let_everyone_read
 
 HOST_PYTHON = Path(__file__).resolve().parent / "host_python"
 RECIPE_FILE = "recipe.json"
+# A model of some million parameters takes a minute on a busy core.
+_MAKE_S = 600.0
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -37,16 +39,14 @@ def model_there(recipe: Synthetic, variables: Mapping[str, str]) -> Path | None:
     return folder if (folder / RECIPE_FILE).is_file() else None
 
 
-def make_model(
-    recipe: Synthetic, folder: Path, *, python: str, variables: Mapping[str, str], work: Path, timeout_s: float
-) -> Made:
+def make_model(recipe: Synthetic, folder: Path, *, python: str, variables: Mapping[str, str], work: Path) -> Made:
     """Make the model in `folder`, unless it lies there as this recipe and these libraries make it."""
     argv = (python, str(HOST_PYTHON / "verl_e2e_make_model.py"))
     # No GPU is taken, and a class that would ask the hub gets nothing: the recipe is all that decides.
     quiet = {**variables, **_OFFLINE, "CUDA_VISIBLE_DEVICES": ""}
     question = json.dumps({"recipe": recipe.model_dump(mode="json"), "folder": str(folder)})
     make_shared_folder(folder.parent)
-    answer, problem = _made(run_program(argv, env=quiet, cwd=work, timeout_s=timeout_s, stdin=question), folder)
+    answer, problem = _made(run_program(argv, env=quiet, cwd=work, timeout_s=_MAKE_S, stdin=question), folder)
     if problem:
         return Made("", problem)
     lost = answer.get("missing_kinds") or []
@@ -55,13 +55,13 @@ def make_model(
     return Made(f"{recipe.what}{without}, {parameters}, made in {answer.get('seconds', 0)} s: {folder}")
 
 
-def make_images(folder: Path, *, python: str, variables: Mapping[str, str], work: Path, timeout_s: float) -> Made:
+def make_images(folder: Path, *, python: str, variables: Mapping[str, str], work: Path) -> Made:
     """Make both files in `folder` afresh: it takes seconds, so what lies there is never trusted."""
     argv = (python, str(HOST_PYTHON / "verl_e2e_make_images.py"), str(folder))
     # The libraries keep what they wrote and read in a folder of their own, which goes away with the run.
     quiet = {**variables, **_OFFLINE, "HF_DATASETS_CACHE": str(work / "datasets")}
     make_shared_folder(folder.parent)
-    finished = run_program(argv, env=quiet, cwd=work, timeout_s=timeout_s)
+    finished = run_program(argv, env=quiet, cwd=work, timeout_s=_MAKE_S)
     _, problem = _made(finished, folder)
     return Made(
         "" if problem else f"exercises about small pictures, made in {finished.seconds:.0f} s: {folder}", problem

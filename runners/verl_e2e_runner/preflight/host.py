@@ -276,9 +276,7 @@ class Interpreter:
     hand_installed: tuple[str, ...] = ()
 
 
-def ask_interpreter(
-    job: Job, trees: Trees, environment: Mapping[str, str], *, timeout_s: float = 60
-) -> tuple[Interpreter, tuple[Finding, ...]]:
+def ask_interpreter(job: Job, trees: Trees, environment: Mapping[str, str]) -> tuple[Interpreter, tuple[Finding, ...]]:
     """Ask the job's Python under the run's environment; the findings cover packages and import locations."""
     modules = tuple(name for name in trees.import_roots if trees.has(_TREE_OF[name]))
     question = {
@@ -290,7 +288,7 @@ def ask_interpreter(
     quiet = {name: value for name, value in environment.items() if name != IMPORTS_VARIABLE}
     argv = (job.site.python, "-m", "verl_e2e_imports", "ask")
     cage = with_own_scratch(trees.cage, "packages")
-    finished = run_program(argv, env=quiet, cwd=trees.cwd, timeout_s=timeout_s, stdin=json.dumps(question), cage=cage)
+    finished = run_program(argv, env=quiet, cwd=trees.cwd, timeout_s=60, stdin=json.dumps(question), cage=cage)
     if finished.code != 0:
         summary = f"site.python = {job.site.python} cannot be used ({finished.ending}): {finished.last_error}"
         fix = "set `python` of the site profile to the Python of the run"

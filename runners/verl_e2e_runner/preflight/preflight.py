@@ -61,8 +61,8 @@ from verl_e2e_runner.trees import Trees
 # A model made from a dummy config needs the tokenizer and configuration of its base model, not the weights.
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
 
-# A model of some million parameters takes a minute on a busy core.
-_MAKE_S = 600.0
+# For a download, and for a script that makes data.
+_PREPARE_S = 1800.0
 
 _DOWNLOAD = """
 import json, sys
@@ -81,18 +81,15 @@ _CACHES = {
 }
 
 
-def cache_variables(
-    job: Job, variables: Mapping[str, str], work: Path, *, free: Callable[[Path], float] = free_gib
-) -> dict[str, str]:
+def cache_variables(job: Job, variables: Mapping[str, str], work: Path) -> dict[str, str]:
     """Cache folders on a disk with enough space: none when the default has it, else below the site's scratch or `work`.
 
-    What the job or the host sets already stays as it is; with the hub offline HF_HOME does too. `free` gives
-    the GiB that are free where a path lies.
+    What the job or the host sets already stays as it is; with the hub offline HF_HOME does too.
     """
-    if free(hub_home(variables)) >= job.site.min_free_gib:
+    if free_gib(hub_home(variables)) >= job.site.min_free_gib:
         return {}
     root = Path(job.site.scratch) if job.site.scratch else work / "cache"
-    if free(root) < job.site.min_free_gib:
+    if free_gib(root) < job.site.min_free_gib:
         return {}
     chosen = {name: str(root / folder) for name, folder in _CACHES.items() if name not in variables}
     if is_offline(variables):
@@ -101,13 +98,7 @@ def cache_variables(
 
 
 def prepare(
-    job: Job,
-    trees: Trees,
-    variables: Mapping[str, str],
-    base: Mapping[str, str],
-    work: Path,
-    *,
-    timeout_s: float = 1800,
+    job: Job, trees: Trees, variables: Mapping[str, str], base: Mapping[str, str], work: Path
 ) -> tuple[Finding, ...]:
     """Prepare missing data and download a missing model, and see whether its processor can be loaded.
 
@@ -124,24 +115,22 @@ def prepare(
         trusted = {**kept, **{name: base[name] for name in OWN_PLACES if name in base}}
     trusted["PYTHONPATH"] = os.pathsep.join(job.site.python_path)
     trusted.update({name: base[name] for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if name in base})
-    findings = _prepare_data(job, trees, trusted, work, timeout_s=timeout_s)
+    findings = _prepare_data(job, trees, trusted, work)
     if not stops(findings):
         known = model_path(job)
-        findings = (*findings, *_prepare_model(job, job.checkpoint, known, trusted, work, timeout_s=timeout_s))
+        findings = (*findings, *_prepare_model(job, job.checkpoint, known, trusted, work))
     if job.reward_model and not stops(findings):
         known = job.reward_model.model_path
-        findings = (*findings, *_prepare_model(job, job.reward_model, known, trusted, work, timeout_s=timeout_s))
+        findings = (*findings, *_prepare_model(job, job.reward_model, known, trusted, work))
     if not stops(findings):
         findings = (*findings, *check_processor(job, trees.cwd, trusted, work))
     return findings
 
 
-def _prepare_data(
-    job: Job, trees: Trees, variables: Mapping[str, str], work: Path, *, timeout_s: float
-) -> tuple[Finding, ...]:
+def _prepare_data(job: Job, trees: Trees, variables: Mapping[str, str], work: Path) -> tuple[Finding, ...]:
     if job.data.prepare == "images":
         folder = pictures_folder(variables)
-        pictures = make_images(folder, python=job.site.python, variables=variables, work=work, timeout_s=_MAKE_S)
+        pictures = make_images(folder, python=job.site.python, variables=variables, work=work)
         if not pictures.problem:
             return (good(Check.DATA, pictures.summary),)
         fix = "look at the `datasets` and the Pillow of the job's Python: verl reads such data with them"
@@ -157,7 +146,7 @@ def _prepare_data(
     script = f"{consumer_of(job).title}'s GSM8K script"
     # It may import the consumer; that is the pinned one, not the pull request.
     path = os.pathsep.join((str(trees.verl), *job.site.python_path))
-    finished = run_program(argv, env={**variables, "PYTHONPATH": path}, cwd=work, timeout_s=timeout_s)
+    finished = run_program(argv, env={**variables, "PYTHONPATH": path}, cwd=work, timeout_s=_PREPARE_S)
     if finished.code != 0 or not all(result.is_file() for result in results.values()):
         return (_failed(Check.DATA, script, finished, Stage.DATA),)
     for key, group in files.items():
@@ -172,12 +161,12 @@ def _prepare_data(
 
 
 def _prepare_model(
-    job: Job, checkpoint: Checkpoint, known: str | None, variables: Mapping[str, str], work: Path, *, timeout_s: float
+    job: Job, checkpoint: Checkpoint, known: str | None, variables: Mapping[str, str], work: Path
 ) -> tuple[Finding, ...]:
     """Make or download one of the job's models, unless it lies at the path that is known of it."""
     if recipe := checkpoint.synthetic:
         folder = model_folder(recipe, variables)
-        made = make_model(recipe, folder, python=job.site.python, variables=variables, work=work, timeout_s=_MAKE_S)
+        made = make_model(recipe, folder, python=job.site.python, variables=variables, work=work)
         if not made.problem:
             return (good(Check.MODEL, made.summary),)
         fix = "look at the recipe of the family in the policy, and at the transformers of the job's Python"
@@ -188,7 +177,7 @@ def _prepare_model(
     ignored = _WEIGHTS if checkpoint.dummy_config is not None else ()
     question = json.dumps([checkpoint.model_id, ignored])
     argv = (job.site.python, "-c", _DOWNLOAD)
-    finished = run_program(argv, env=variables, cwd=work, timeout_s=timeout_s, stdin=question)
+    finished = run_program(argv, env=variables, cwd=work, timeout_s=_PREPARE_S, stdin=question)
     if finished.code != 0:
         return (_failed(Check.MODEL, f"the download of {checkpoint.model_id}", finished, Stage.MODEL_DOWNLOAD),)
     place = finished.stdout.strip().splitlines()[-1]

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypeVar
@@ -301,14 +300,13 @@ def record_rehearsal(
     *,
     order_nonce: str = "",
     say: Callable[[str], None] = lambda _: None,
-    now: Callable[[], datetime] = utc_now,
 ) -> EndReason:
     """Run the cells over both commits and leave the run folder `out`; how it ended.
 
     `pair` fetches the commits and says what is to run; UserError and UnfitRepositoryError of it are an end that the
     folder tells. Raises FolderInUseError when `out` already holds a run.
     """
-    began, clock = now(), HostClock()
+    began, clock = utc_now(), HostClock()
     hide = host_redactor(place.environ, {"$WORK": place.work, "$OUT": out.resolve(), "$BRIDGE": job.bridge.path})
     notes: list[RunNote | None] = []
 
@@ -343,5 +341,5 @@ def record_rehearsal(
         recorder.begin(job, began, order_nonce)
         ended = run_recorded(recorder, signals, work)
         isolated = ended.reason is EndReason.EXITED and all(note is not None and note.isolated for note in notes)
-        recorder.seal(job, began, now(), current_mode() if isolated else "none", usable_key(place.environ, say))
+        recorder.seal(job, began, utc_now(), current_mode() if isolated else "none", usable_key(place.environ, say))
     return ended.reason

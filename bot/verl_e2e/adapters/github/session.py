@@ -334,16 +334,11 @@ def as_app(
 
 
 def with_token(
-    token: str,
-    *,
-    app_id: int | None = None,
-    api_url: str = PUBLIC_API_URL,
-    retry_policy: RetryPolicy | None = None,
-    limiter: tuple[tuple[int, float], ...] = LIMITER,
+    token: str, *, app_id: int | None = None, api_url: str = PUBLIC_API_URL, retry_policy: RetryPolicy | None = None
 ) -> GitHub:
     """GitHub with a fixed token, as a workflow has one; `app_id` is that of the App that the token belongs to."""
     identity = FixedToken(token)
-    return GitHub(lambda _: identity, api_url=api_url, app_id=app_id, retry_policy=retry_policy, limiter=limiter)
+    return GitHub(lambda _: identity, api_url=api_url, app_id=app_id, retry_policy=retry_policy)
 
 
 def anonymously(*, api_url: str = PUBLIC_API_URL, retry_policy: RetryPolicy | None = None) -> GitHub:
