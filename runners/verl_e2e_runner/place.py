@@ -174,22 +174,22 @@ def open_cage(
         reads=tuple(reads),
         hidden=(*kept, own, *hidden_paths(environ)),
     )
-    for folder in (*(cage.scratch / name for name in _FOLDERS), trees.cwd):
+    # A tree whose commit is nowhere was not made, and a finding says so.
+    roots = [root for root in (trees.root(name) for name in trees.private) if root.is_dir()]
+    return furnished(cage, (*(cage.scratch / name for name in _FOLDERS), trees.cwd), roots, own / "passwd")
+
+
+def furnished(cage: Cage, folders: Iterable[Path], reads: Iterable[Path], users: Path) -> Cage:
+    """The cage with its code's own folders, trees to read, and a list of users that knows it, written to `users`."""
+    for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)
         hand_path_over(folder, cage)
     # The code may not put something else in the place of its own folders.
     cage.scratch.chmod(0o755)
     if not cage.other_user:
         return cage
-    # A tree whose commit is nowhere was not made, and a finding says so.
-    for root in (trees.root(name) for name in trees.private):
-        if root.is_dir():
-            let_everyone_read(root)
-    return with_user(cage, own / "passwd")
-
-
-def with_user(cage: Cage, users: Path) -> Cage:
-    """The cage with a list of users that knows the code's own; it is written to `users`."""
+    for path in reads:
+        let_everyone_read(path)
     known = ""
     with suppress(OSError):
         known = Path("/etc/passwd").read_text().rstrip("\n")

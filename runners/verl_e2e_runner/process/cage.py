@@ -30,7 +30,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path, PurePath
-from stat import S_ISDIR, S_ISREG
+from stat import S_ISREG
 
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Network, SiteIsolation
@@ -398,12 +398,8 @@ def names_below(root: Path, folder: str | PurePath = ".") -> tuple[str, ...]:
 
 def is_folder_below(root: Path, path: Path) -> bool:
     """Whether `path` is a folder below `root` and no part of the way between them is a link."""
-    try:
-        parts = path.relative_to(root).parts
-    except ValueError:
-        return False
-    with suppress(OSError), _folder(root, parts) as descriptor:
-        return S_ISDIR(os.fstat(descriptor).st_mode)
+    with suppress(OSError, ValueError), _folder(root, path.relative_to(root).parts):
+        return True
     return False
 
 

@@ -18,9 +18,9 @@ import psutil
 from verl_e2e.core.compare.rehearsal import MOST_RECORD_BYTES, RunNote
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.jobs import Network, SiteIsolation
-from verl_e2e_runner.place import ISOLATION_FIX, Host, hidden_paths, interpreter_folders, try_cage, with_user
+from verl_e2e_runner.place import ISOLATION_FIX, Host, furnished, hidden_paths, interpreter_folders, try_cage
 from verl_e2e_runner.process.cage import Cage, read_below
-from verl_e2e_runner.process.processes import FinishedProgram, hand_path_over, let_everyone_read, run_program
+from verl_e2e_runner.process.processes import FinishedProgram, run_program
 from verl_e2e_runner.samplers import held_gib
 
 REQUEST = "request.json"
@@ -101,15 +101,7 @@ def open_apart(
         hidden=hidden_paths(environ),
         limits=(f"--data={size}", f"--fsize={int(limits.disk_gib * _GIB)}"),
     )
-    for name in _FOLDERS:
-        hand_path_over(scratch / name, cage)
-    # The code may not put something else in the place of its request.
-    scratch.chmod(0o755)
-    if not cage.other_user:
-        return Apart(scratch, cage)
-    for path in reads:
-        let_everyone_read(path)
-    return Apart(scratch, with_user(cage, own / "passwd"))
+    return Apart(scratch, furnished(cage, (scratch / name for name in _FOLDERS), reads, own / "passwd"))
 
 
 def run_apart(
