@@ -50,7 +50,7 @@ def test_the_new_map_of_a_job_replaces_the_old_one_and_keeps_the_others() -> Non
     old = ExecutionMaps(maps=(map_of(), map_of("1-resume")))
     both = added(whole(), maps=old)
     assert [found.job for found in both.maps] == ["0-lora-ddp", "1-resume"]
-    assert both.of("0-lora-ddp") != map_of()
+    assert both.maps[0] != map_of()
     assert described_maps(both)[0] == (
         "0-lora-ddp: 1 functions of Bridge and 0 of Megatron-LM, on local/tiny-qwen2, Bridge aaaaaaaaaaaa, "
         "verl bbbbbbbbbbbb, 2026-11-18"

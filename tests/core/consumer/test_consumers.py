@@ -19,6 +19,24 @@ from verl_e2e_runner.instrumentation import verl_e2e_fingerprints, verl_e2e_skyr
 
 KEY = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 NAME = re.compile(r"[A-Za-z_]\w*")
+# What each prints of its configuration, and of a step.
+PRINTED = {
+    "verl": (
+        "{'actor_rollout_ref': {'actor': {'strategy': 'megatron'}},\n 'trainer': {'save_freq': -1}}",
+        "step:1 - actor/grad_norm:0.25 - training/global_step:1",
+    ),
+    "skyrl": (
+        "INFO     | skyrl.train.entrypoints.main_base:_setup_trainer:258 - data:\n  train_data:\n  - /t.parquet\n"
+        "environment:\n  env_class: gsm8k\ngenerator:\n  batched: true\ntrainer:\n  policy:\n    model:\n"
+        "      path: /m\n  seed: 42\n  train_batch_size: 16\n",
+        '[verl-e2e] metrics of step 1: {"policy/grad_norm": 0.25, "trainer/global_step": 1}',
+    ),
+    "nemo-rl": (
+        "MasterConfig(policy={'megatron_cfg': {'enabled': True}}, grpo=GRPOConfig(max_num_steps=2,"
+        " async_grpo=AsyncGRPOConfig(enabled=False)), cluster={'num_nodes': 1}, checkpointing={'enabled': False})",
+        '[verl-e2e] metrics of step 1: {"train/grad_norm": 0.25, "train/loss": 0.5}',
+    ),
+}
 OF_BRIDGE_AND_CORE = ("megatron.bridge.", "megatron.core.")
 
 
@@ -96,25 +114,25 @@ def test_its_configuration_shows_the_sizes_of_its_models(consumer: Consumer) -> 
 
 
 def test_its_lines_are_read(consumer: Consumer) -> None:
-    forms = consumer.log
+    forms, (shown_config, shown_step) = consumer.log, PRINTED[consumer.name]
     marks = [literal.mark for literal in forms.literals]
     assert {LogMark.CONFIG, LogMark.STEP, LogMark.PROGRESS, LogMark.FINAL} <= {*marks}
     assert {*forms.literals} <= {*LITERALS}
     for literal in forms.literals:
         re.compile(literal.shape)
-    step = forms.read_step(forms.step_example)
+    step = forms.read_step(shown_step)
     assert step is not None
     number, values = step
     assert number == 1
     assert {*values} & {*consumer.metrics[Quantity.GRADIENT_NORM]}
     assert forms.read_step("nothing of a step") is None
-    assert forms.config.read(forms.config.example)
+    assert forms.config.read(shown_config)
     with pytest.raises(ValueError, match="configuration"):
         forms.config.read("{cut")
     scanner = LogScanner()
-    scanner.feed(f"{forms.config.example}\n{forms.step_example}\n".encode())
+    scanner.feed(f"{shown_config}\n{shown_step}\n".encode())
     facts = scanner.finish()
-    assert facts.configs[0].values == forms.config.read(forms.config.example)
+    assert facts.configs[0].values == forms.config.read(shown_config)
     assert [(item.step, dict(item.values)) for item in facts.steps] == [(number, values)]
 
 

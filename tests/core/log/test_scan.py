@@ -103,7 +103,6 @@ def test_a_scanner_answers_while_the_log_grows() -> None:
     assert seen[:2] == [Stage.ENVIRONMENT, Stage.RAY]
     assert seen[-1] is Stage.ROLLOUT_ENGINE
     assert scanner.marker > 1200
-    assert scanner.completed is None
     assert scanner.fatal is not None
     assert scanner.fatal.driver
 

@@ -327,8 +327,6 @@ class ConfigForm:
     in_brackets: bool
     # The whole text as nested mappings; ValueError with a reason where it is cut or broken.
     read: Callable[[str], Mapping[str, Any]]
-    # A short one, for the test of all consumers.
-    example: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,8 +343,6 @@ class LogForms:
     # The metrics of a line with `LogMark.STEP`: the number of the step, 0 for a validation before training, and every
     # number by its name; None for another line.
     read_step: Callable[[str], tuple[int, dict[str, float]] | None]
-    # A short one, for the test of all consumers.
-    step_example: str
     # How its loud lines begin, as alternatives of one pattern: a record's field that begins so holds the line.
     begins: str
 

@@ -22,8 +22,6 @@ from verl_e2e.core.consumer.skyrl_log import METRICS_LITERAL, METRICS_MARK, read
 from verl_e2e.core.model.outcome import Stage
 
 _IN_FILE = "[verl-e2e] steps in the file of metrics: "
-
-
 _SECTIONS = ("policy", "grpo", "cluster", "checkpointing")
 
 
@@ -88,10 +86,7 @@ NEMO_RL_LOG = LogForms(
         belongs=lambda _text: False,
         in_brackets=True,
         read=read_master_config,
-        example="MasterConfig(policy={'megatron_cfg': {'enabled': True}}, grpo=GRPOConfig(max_num_steps=2,"
-        " async_grpo=AsyncGRPOConfig(enabled=False)), cluster={'num_nodes': 1}, checkpointing={'enabled': False})",
     ),
     read_step=read_metrics,
     begins=rf"{re.escape(METRICS_MARK)}\d|{re.escape(_IN_FILE)}",
-    step_example=f'{METRICS_MARK}1: {{"train/grad_norm": 0.25, "train/loss": 0.5}}',
 )

@@ -182,12 +182,7 @@ SKYRL_LOG = LogForms(
         belongs=lambda text: _BELONGS.match(text) is not None,
         in_brackets=False,
         read=read_yaml,
-        example="INFO     | skyrl.train.entrypoints.main_base:_setup_trainer:258 - data:\n  train_data:\n"
-        "  - /t.parquet\n"
-        "environment:\n  env_class: gsm8k\ngenerator:\n  batched: true\ntrainer:\n  policy:\n    model:\n"
-        "      path: /m\n  seed: 42\n  train_batch_size: 16\n",
     ),
     read_step=read_metrics,
     begins=rf"{re.escape(METRICS_MARK)}\d|{_PROGRESS}",
-    step_example=f'{METRICS_MARK}1: {{"policy/grad_norm": 0.25, "trainer/global_step": 1}}',
 )

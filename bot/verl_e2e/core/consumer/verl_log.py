@@ -137,9 +137,7 @@ LOG = LogForms(
         belongs=lambda text: _CONTINUES.match(text) is not None,
         in_brackets=True,
         read=read_dict,
-        example="{'actor_rollout_ref': {'actor': {'strategy': 'megatron'}},\n 'trainer': {'save_freq': -1}}",
     ),
     read_step=read_step,
     begins=rf"(?<![\w/])step:\s?\d{{1,12}} - |{_PROGRESS}",
-    step_example="step:1 - actor/grad_norm:0.25 - training/global_step:1",
 )

@@ -550,15 +550,14 @@ class LoggedRun:
                 report = AdapterReport(line.number, line.pid, self._totals.pop(line.source, 0), _number(found))
                 kept.add("adapters", (report.pid, report.total, report.adapter), report)
             case LogMark.RANK:
-                tensor, pipeline, parameters = map(int, found.groups())
-                kept.add("ranks", line.number, ModelRank(line.number, line.pid, tensor, pipeline, parameters))
+                kept.add("ranks", line.number, ModelRank(line.number, int(found[1]), int(found[2])))
             case LogMark.WRAPPED:
-                kept.add("wrapped", line.number, WrappedModel(line.excerpt(), line.pid, found[1]))
+                kept.add("wrapped", line.number, WrappedModel(line.excerpt(), found[1]))
             case LogMark.CHUNKS:
                 kept.add("chunks", line.number, ModelChunks(line.number, line.pid, int(found[1])))
             case LogMark.BRIDGE if found[3] is not None and found[1] == found[2]:
                 # A conversion that is not at its end yet says nothing.
-                kept.add("bridges", (line.pid, found[3]), BridgeUse(line.excerpt(), line.pid, found[3]))
+                kept.add("bridges", (line.pid, found[3]), BridgeUse(line.excerpt(), found[3]))
             case LogMark.SIGN | LogMark.STRATEGY:
                 name = f"{STRATEGY_SIGN}{found[1]}" if literal.mark is LogMark.STRATEGY else literal.name
                 kept.add("signs", name, Sign(name, line.excerpt(), 1))

@@ -252,11 +252,6 @@ class LogScanner:
         return self._book.latest.marker
 
     @property
-    def completed(self) -> Excerpt | None:
-        """The line that shows that the requested steps completed."""
-        return self._book.latest.completed
-
-    @property
     def fatal(self) -> LoggedError | None:
         """The error after which the run cannot complete: the driver's exception or a dead engine."""
         return self._book.latest.fatal()

@@ -258,10 +258,6 @@ class ExecutionMaps(Document):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
 
-    def of(self, job: str) -> ExecutionMap | None:
-        """The map of a job, None where it was never measured."""
-        return next((found for found in self.maps if found.job == job), None)
-
     def entered_by(self, path: str, symbol: str) -> tuple[ExecutionMap, ...]:
         """The maps of the jobs that entered a function."""
         return tuple(found for found in self.maps if found.enters(path, symbol))

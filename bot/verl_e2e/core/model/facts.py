@@ -212,16 +212,14 @@ class StatedNumber:
 
 @dataclass(frozen=True, slots=True)
 class ModelRank:
-    """A rank that built its part of a model: tensor rank, pipeline rank and parameters there.
+    """A rank that built its part of a model: tensor rank and pipeline rank.
 
     Only ranks of data- and context-parallel rank 0 say so, once for each model.
     """
 
     line: int
-    pid: int | None
     tensor: int
     pipeline: int
-    parameters: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +227,6 @@ class WrappedModel:
     """A model as the first rank holds it: `wrapper` is the class around it, which a size follows in the log."""
 
     at: Excerpt
-    pid: int | None
     wrapper: str
 
 
@@ -247,7 +244,6 @@ class BridgeUse:
     """A conversion between Hugging Face and Megatron weights that came to its end: `bridge` is Bridge's class."""
 
     at: Excerpt
-    pid: int | None
     bridge: str
 
 

@@ -13,7 +13,7 @@ BODY = ""
 # What a later Python alone can read, an import in a run cannot, whichever Python this is.
 _PYTHON_OF_RUNS = (3, 12)
 # Raise it whenever a summary of the same text would read differently: stored ones are then made again.
-SUMMARY_VERSION = 9
+SUMMARY_VERSION = 10
 
 
 # Tables of a file are tuples, because a tree has some ten thousand of them: they are made in a quarter of the time.
@@ -21,7 +21,7 @@ class Import(NamedTuple):
     """One imported name: `module` (with `dots` in front when relative), `attribute` (None: the module itself).
 
     `scope` is the symbol that executes the import, `guarded` whether an ImportError is caught, `typing` whether
-    only a type checker sees it, `conditional` whether it is in a block that its scope may skip.
+    only a type checker sees it.
     """
 
     name: str
@@ -32,7 +32,6 @@ class Import(NamedTuple):
     scope: str
     guarded: bool = False
     typing: bool = False
-    conditional: bool = False
 
 
 class Symbol(NamedTuple):

@@ -86,9 +86,7 @@ class _Reader:
                 )
         return Summary(tuple(united.values()), tuple(self.imports), lazy=lazy)
 
-    def _module_level(
-        self, statements: list[ast.stmt], body: _Scope, *, guarded: bool, typing: bool, conditional: bool = False
-    ) -> None:
+    def _module_level(self, statements: list[ast.stmt], body: _Scope, *, guarded: bool, typing: bool) -> None:
         for node in statements:
             match node:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -97,22 +95,22 @@ class _Reader:
                 case ast.ClassDef():
                     self._class(node, body)
                 case ast.Import() | ast.ImportFrom():
-                    self._import(node, BODY, guarded=guarded, typing=typing, conditional=conditional)
+                    self._import(node, BODY, guarded=guarded, typing=typing)
                 case ast.If():
                     self._expression(node.test, body)
                     only_typing = typing or (
                         isinstance(node.test, ast.Name | ast.Attribute) and dotted(node.test) in self._typing_tests
                     )
-                    self._module_level(node.body, body, guarded=guarded, typing=only_typing, conditional=True)
-                    self._module_level(node.orelse, body, guarded=guarded, typing=typing, conditional=True)
+                    self._module_level(node.body, body, guarded=guarded, typing=only_typing)
+                    self._module_level(node.orelse, body, guarded=guarded, typing=typing)
                 case ast.Try():
                     inside = guarded or catches_import_errors(node)
-                    self._module_level(node.body, body, guarded=inside, typing=typing, conditional=conditional)
+                    self._module_level(node.body, body, guarded=inside, typing=typing)
                     for handler in node.handlers:
                         self._at_import([handler.type] if handler.type else [], body)
                     rest = [item for handler in node.handlers for item in handler.body] + node.orelse
-                    self._module_level(rest, body, guarded=guarded, typing=typing, conditional=True)
-                    self._module_level(node.finalbody, body, guarded=guarded, typing=typing, conditional=conditional)
+                    self._module_level(rest, body, guarded=guarded, typing=typing)
+                    self._module_level(node.finalbody, body, guarded=guarded, typing=typing)
                 case ast.With() | ast.For() | ast.While():
                     self._walk(node, body)
                 case _:
@@ -143,7 +141,7 @@ class _Reader:
                         self._expression(decorator, body)
                     todo.extend((*node.bases, *node.keywords, *node.body))
                 case ast.Import() | ast.ImportFrom():
-                    self._import(node, BODY, guarded=False, typing=False, conditional=True)
+                    self._import(node, BODY, guarded=False, typing=False)
                 case _:
                     note = node.annotation if self._lazy_annotations and isinstance(node, ast.AnnAssign) else None
                     todo.extend(part for part in children(node) if part is not note)
@@ -371,10 +369,8 @@ class _Reader:
                 self._expression(root, scope)
                 scope.refs.setdefault(f"?.{rest}")
 
-    def _import(
-        self, node: ast.Import | ast.ImportFrom, scope: str, *, guarded: bool, typing: bool, conditional: bool = True
-    ) -> None:
-        marks = (guarded, typing, conditional)
+    def _import(self, node: ast.Import | ast.ImportFrom, scope: str, *, guarded: bool, typing: bool) -> None:
+        marks = (guarded, typing)
         for alias in node.names:
             if isinstance(node, ast.Import):
                 name = alias.asname or alias.name.partition(".")[0]
