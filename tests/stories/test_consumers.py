@@ -56,3 +56,24 @@ def test_its_job_names_its_own_program_commit_and_patches(story: Story) -> None:
     assert (job.consumer, job.verl.commit, job.script) == ("skyrl", SKYRL.pin, SKYRL.script)
     assert job.patches == SKYRL.patches
     assert {key.partition(".")[0] for key in job.expected} <= {"trainer", "generator", "environment", "data"}
+
+
+def test_a_folder_that_is_not_one_of_its_runs_stops_no_pull_request(story: Story) -> None:
+    number = opened_and_passed(story, "show")
+    # What the job left is a run of verl, with a critic, under the name of the other job.
+    story.finish(SMOKE)
+    assert story.service.failures == []
+    story.say("alice", "/verl-e2e level2", number)
+    assert [job for job, _ in story.live()] == ["2-dense"]
+
+
+def test_a_push_of_documentation_ends_no_run_of_another_trainer(story: Story) -> None:
+    number = opened_and_passed(story, "show")
+    before = story.live()
+    story.world.push(number, {"docs/x.md": "hello\n"})
+    story.service.settle()
+    story.service.go_on(100)
+    card = story.world.card(number)
+    assert f"| {OURS} | ✅ Pass | yes" in card
+    assert "Cancelled" not in card
+    assert story.live() == before

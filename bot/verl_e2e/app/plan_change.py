@@ -6,7 +6,7 @@ A pull request or a merge group is planned by git objects, in full where these d
 import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
 from types import MappingProxyType
@@ -183,6 +183,8 @@ class Planned:
     effects: Effects | None
     contract: tuple[ContractFinding, ...] = ()
     reached: ReachedFiles = NOT_KNOWN
+    # The same of the jobs of other consumers, by their names.
+    reached_by: Mapping[str, ReachedFiles] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,8 @@ class Planner:
     """Plans changes of one repository by one policy; keeps the trees that it followed last.
 
     `today` is the day, by UTC, on which entries of the policy end; `megatron_lm` gives the commits that a bump names.
-    `others` is what other consumers use of the package, by their titles.
+    `others` is what other consumers use of the package, by their titles. `measured` is false for a consumer of which no
+    run was measured: what verl's jobs entered says nothing of its jobs.
     """
 
     def __init__(
@@ -212,8 +215,11 @@ class Planner:
         today: date = date.min,
         megatron_lm: CommitsAt | None = None,
         others: Mapping[str, Uses] = MappingProxyType({}),
+        *,
+        measured: bool = True,
     ) -> None:
         self.repository = repository
+        self._measured = measured
         self._commits_at = megatron_lm
         self._bumps: dict[tuple[str, str], tuple[Mapping[str, FileDifference], Mapping[str, str]]] = {}
         self._today = today
@@ -246,9 +252,9 @@ class Planner:
         if megatron_lm:
             pin = self.repository.links(change.merge_base or change.base).get(MEGATRON_LM_FOLDER, "")
             bump = SubmoduleBump(pin.removeprefix("commit ") or None, megatron_lm)
-            others = tuple(item for item in change.paths if item.path != MEGATRON_LM_FOLDER)
+            rest = tuple(item for item in change.paths if item.path != MEGATRON_LM_FOLDER)
             moved = ChangedPath(MEGATRON_LM_FOLDER, PathStatus.MODIFIED, submodule=bump)
-            change = replace(change, paths=(*others, moved))
+            change = replace(change, paths=(*rest, moved))
         known = cells or packaged_cell_map()
         found = self._with_merge(self._planned(change, policy, asked, known), policy, asked, known)
         found = self._with_consumers(found, policy, known)
@@ -259,7 +265,11 @@ class Planner:
         chosen = self._chooser.choose(found.change, policy, found.effects, program)
         planned = with_tests(found.plan, chosen)
         tests = (*policy.bridge_tests, *(test.test for test in planned.tests.tests))
-        return replace(found, plan=planned, reached=self.reached(change.head, policy, tests))
+        reached = self.reached(change.head, policy, tests)
+        # Where reach is not followed, names are all that is known of any consumer.
+        named = dict.fromkeys(policy.consumers if policy.reach is None else (), reached)
+        others = {name: made.reached(change.head, policy, tests) for name, made in self._beside.items()}
+        return replace(found, plan=planned, reached=reached, reached_by={**named, **others})
 
     def reached(self, revision: str, policy: Policy, tests: Iterable[str]) -> ReachedFiles:
         """What jobs with these Bridge tests can read at a revision."""
@@ -319,8 +329,9 @@ class Planner:
             if policy.reach is not None and uses is not None:
                 if name not in self._beside:
                     others = self._today, self._commits_at
-                    self._beside[name] = Planner(self.repository, uses, self._summaries, *others)
-                plain = policy.model_copy(update={"consumers": {}, "defects": ()})
+                    made = Planner(self.repository, uses, self._summaries, *others, measured=False)
+                    self._beside[name] = made
+                plain = policy.model_copy(update={"consumers": {}})
                 effects = self._beside[name]._planned(found.change, plain, (), cells).effects
                 if effects is not None and rules.when == "differs":
                     effects = differing(effects, uses.entries, self._uses.entries)
@@ -361,10 +372,12 @@ class Planner:
 
     def measured(self, change: Change, policy: Policy, cells: CellMap) -> Measured | None:
         """What cells and jobs entered, as far as it is about a change; None for cells of another package."""
-        if not (is_about(cells.files, policy) or any(map(in_megatron_lm, cells.files))):
+        if not self._measured or not (is_about(cells.files, policy) or any(map(in_megatron_lm, cells.files))):
             return None
-        maps = maps_of(policy, self.repository, change.merge_base or change.base)
-        return Measured(cells, maps, cells.commit == change.head)
+        return Measured(cells, self._maps(policy, change), cells.commit == change.head)
+
+    def _maps(self, policy: Policy, change: Change) -> ExecutionMaps:
+        return maps_of(policy, self.repository, change.merge_base or change.base) if self._measured else NO_MAPS
 
     def _with_bump(self, effects: Effects, change: Change, policy: Policy) -> Effects:
         """The effects with those of the Megatron-LM that the change moves to, where its commits can be had."""
@@ -382,9 +395,8 @@ class Planner:
         except (UserError, ForgeError) as error:
             passing = isinstance(error, ForgeError) and error.passing
             return replace(effects, incomplete=(*effects.incomplete, f"{_NO_COMMITS}: {error}"), passing=passing)
-        maps = maps_of(policy, self.repository, change.merge_base or change.base)
         differences, others = self._bumps[commits]
-        return with_bump(effects, differences, maps, commits, others)
+        return with_bump(effects, differences, self._maps(policy, change), commits, others)
 
     def megatron_lm(self, policy: Policy, commits: tuple[str, ...]) -> SourceTrees:
         """The trees of commits of Megatron-LM; UserError where they cannot be had."""
@@ -454,7 +466,7 @@ class Planner:
         summaries = self._summaries_of({files[path] for path in paths.values()})
         program = Program(paths, lambda path: summaries[files[path]])
         try:
-            ran = entered_by_runs(reach.package, reach.roots)
+            ran = entered_by_runs(reach.package, reach.roots) if self._measured else ()
             followed = Reach(program, self._uses.entries, ran)
         except RecursionError:
             return _Tree(files, program, Reach(program, ()), (_TOO_DEEP,))

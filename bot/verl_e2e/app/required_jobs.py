@@ -212,14 +212,14 @@ def _of_plan(found: Planned, policy: Policy, builder: "_Builder") -> Iterator[Wa
         rules = policy.consumers.get(outline.consumer)
         made = builder.wanted(outline, required=rules is None or rules.level == "require")
         job = made.job
-        # What another consumer imports is not known as well as what verl does.
-        if job is None or rules is not None:
+        if job is None:
             yield made
             continue
         tests[made.id] = job.bridge_tests
         same = (required for required in made.requires if tests.get(required) == job.bridge_tests)
         tested_by = next(same, "") if job.bridge_tests else ""
-        key = reuse_key(job, found.reached, builder.program, tested_by=tested_by)
+        reached = found.reached if rules is None else found.reached_by.get(outline.consumer, NOT_KNOWN)
+        key = reuse_key(job, reached, builder.program, tested_by=tested_by)
         yield replace(made, reuse_key=key, tested_by=tested_by)
 
 

@@ -455,7 +455,7 @@ def test_what_makes_up_for_a_job_that_never_entered_its_part(
     assert found == reason or sorted(found) == sorted(reason), found
 
 
-NEVER = f"1 changed function that verl reaches never ran: {LORA}:70 LoRA.drop (only with lora_dropout above 0)"
+NEVER = f"1 changed function in reach never ran: {LORA}:70 LoRA.drop (only with lora_dropout above 0)"
 UNKNOWN = "whether 1 changed function ran is not known (0: the run's Python is 3.11)"
 KIMI = f"1 changed function belongs to kimi, which no host can run: {MAPPING}:10 gather"
 PARTLY = {"0": of(TRANSFORM, DROPOUT, record=ran(TRANSFORM))}
@@ -476,7 +476,7 @@ NOT_KNOWN = {"0": of(TRANSFORM, record=OLD)}
         (NOT_KNOWN, ALLOW, (), "", UNKNOWN),
         (NOT_KNOWN, ExecutionRules(unrecorded=Demand.ALLOW), (), "", UNKNOWN),
         ({"0": of(TRANSFORM, GATHER)}, BLOCK, (),
-         f"2 changed functions that verl reaches never ran: {MAPPING}:10 gather, {LORA}:40 LoRA.transform", ""),
+         f"2 changed functions in reach never ran: {MAPPING}:10 gather, {LORA}:40 LoRA.transform", ""),
         ({"0": of(TRANSFORM, GATHER, record=OLD)}, BLOCK, (),
          "whether 2 changed functions ran is not known (0: the run's Python is 3.11)", ""),
         ({"0": CUT}, BLOCK, ("0",), "", ""),

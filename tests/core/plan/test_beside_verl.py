@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from tests.core.plan.test_plan import POLICY, change
+from verl_e2e.core.consumer.consumers import variants_of
 from verl_e2e.core.consumer.skyrl import SKYRL
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.plan.beside_verl import beside, differing
+from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.plan.policy import Budget, ConsumerRules, Policy, Rule
 from verl_e2e.core.reach.effects import Effect, Effects, Inside
@@ -53,7 +56,7 @@ def test_jobs_are_planned_only_where_the_way_differs() -> None:
     assert all(job.id.endswith("-skyrl") for job in found.jobs)
     assert {job.reason for job in found.jobs if job.variant.level is Level.SMOKE} == {
         "SkyRL runs LoRA.merge",
-        "SkyRL runs it",
+        "SkyRL has it beside the level's own job",
     }
     assert found.levels == ()
     assert planned(differing(FOUND, [SHARED, OWN], [SHARED, OWN]), policy()).jobs == ()
@@ -77,10 +80,48 @@ def test_what_it_refuses_is_a_note_and_no_job() -> None:
     assert {job.variant.level for job in found.jobs} == {Level.SMOKE}
 
 
-@pytest.mark.parametrize(("minutes", "left"), [(1000, False), (0, True)])
-def test_the_budget_counts_all_jobs_together(minutes: int, *, left: bool) -> None:
-    found = planned(None, policy(when="reached", minutes=minutes), LORA)
-    ids = {job.id for job in found.jobs}
-    assert "0-lora-ddp-skyrl" in ids
-    assert ("0-adapters-skyrl" not in ids) is left
-    assert any("0-adapters-skyrl, too, beyond the 0 GPU minutes" in note for note in found.notes) is left
+@pytest.mark.parametrize("level", ["show", "require"])
+def test_the_budget_counts_all_jobs_together(level: str) -> None:
+    found = planned(None, policy(level, when="reached", minutes=0), LORA, TRAIN)
+    kept = {job.id for job in found.jobs}
+    (note,) = [note for note in found.notes if "beyond the 0 GPU minutes" in note]
+    assert "0-lora-ddp-skyrl" in kept
+    assert "0-adapters-skyrl" in note
+    # The default job of a level stays where the gate needs it.
+    assert ("1-resume-skyrl" in kept) is (level == "require")
+    assert "budget" not in str(planned(None, policy(when="reached"), LORA).notes)
+
+
+def test_each_job_comes_after_what_it_needs() -> None:
+    asked = policy(when="reached")
+    found = in_order(beside(plan(change(LORA), asked), SKYRL, asked, change(LORA), None).jobs)
+    ids = [job.id for job in found]
+    assert "0-adapters-skyrl" in ids
+    assert all(ids.index(needed) < ids.index(job.id) for job in found for needed in job.requires)
+
+
+def test_a_setting_of_level_4_is_there_only_for_a_change_that_asks_for_it() -> None:
+    asked = policy(when="reached")
+    verls = plan(change(LORA), asked, [*Level])
+    of_level = [job.id for job in beside(verls, SKYRL, asked, change(LORA), None).jobs if job.id.startswith("4-f")]
+    assert not [name for name in of_level if name.endswith("-skyrl")]
+    recompute = replace(verls.jobs[0], settings={Axis.RECOMPUTE: "full"}, variant=variants_of(Level.FEATURE)[0])
+    wanted = beside(replace(verls, jobs=(*verls.jobs, recompute)), SKYRL, asked, change(LORA), None)
+    found = {job.id for job in wanted.jobs if job.consumer == "skyrl" and job.variant.level is Level.FEATURE}
+    assert found == {"4-feature-recompute-skyrl"}
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_work_is_planned_twice_and_none_that_cannot_be(most: int) -> None:
+    asked = policy("require", "reached").model_copy(update={"most_gpus": most})
+    found = beside(plan(change(TRAIN, LORA), asked), SKYRL, asked, change(TRAIN, LORA), None)
+    own = [job for job in found.jobs if job.consumer == "skyrl"]
+    made = [(job.variant.level, sorted(job.variant.wrapper.items()), job.variant.overrides) for job in own]
+    assert all(made.count(item) == 1 for item in made)
+    assert not [job.id for job in own if job.obstacles and not job.is_default]
+
+
+def test_another_pin_is_said() -> None:
+    rules = policy().model_copy(update={"consumers": {"skyrl": ConsumerRules(level="show", pin="a" * 40)}})
+    assert [note for note in planned(None, rules).notes if f"SkyRL {'a' * 40} is followed by the list of" in note]
+    assert "is followed by" not in str(planned(None, policy()).notes)

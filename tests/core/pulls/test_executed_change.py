@@ -64,7 +64,7 @@ P, A, U, B, F, TAKEN = (
     JobStatus.FAILED,
     JobStatus.OVERRIDDEN,
 )
-NEVER = f"1 changed function that verl reaches never ran: {LORA}:70 LoRA.drop"
+NEVER = f"1 changed function in reach never ran: {LORA}:70 LoRA.drop"
 # What no host can run, and the job of its family.
 KIMI = DROPOUT.model_copy(update={"uncoverable": "kimi"})
 LEFT_OVER = (

@@ -122,7 +122,7 @@ MISSED = verdict_on(SMOKE, ran())
 WHOLE = verdict_on(FEATURE, ran(DROPOUT, TRANSFORM))
 PARTIAL = verdict_on(FEATURE, ran(TRANSFORM))
 UNKNOWN = verdict_on(SMOKE, OLD)
-NEVER = f"1 changed function that verl reaches never ran: {LORA}:70 LoRA.drop (only with lora_dropout above 0)"
+NEVER = f"1 changed function in reach never ran: {LORA}:70 LoRA.drop (only with lora_dropout above 0)"
 DENSE = NotRun("2-dense", "Level 2: Parallelism stress (dense)", "no GPU")
 MADE_UP = "0-lora-ddp ran well and never entered its part of the change; what it missed ran in 4-feature"
 
@@ -202,9 +202,9 @@ def test_the_pull_request_shows_a_change_that_ran_in_part() -> None:
     assert f"> {line}" in card.replace("\\", "")
     assert "Changed functions (2)" in card
     assert line in gate.summary.replace("\\", "")
-    assert gate.title.startswith("1 changed function that verl reaches never ran: ")
+    assert gate.title.startswith("1 changed function in reach never ran: ")
     assert "override 0" in gate.summary
-    assert card.startswith("<!-- verl-e2e:card:v1 -->\n### ⛔ verl-e2e: Blocked - 1 changed function that verl reaches")
+    assert card.startswith("<!-- verl-e2e:card:v1 -->\n### ⛔ verl-e2e: Blocked - 1 changed function in reach")
 
 
 def test_the_pull_request_shows_a_job_that_never_entered_the_change() -> None:
@@ -231,7 +231,7 @@ def test_while_level_4_runs_the_card_does_not_say_never() -> None:
 def test_what_the_policy_allows_is_said_on_card_and_check() -> None:
     card, gate, _ = shown(ended(SMOKE, OLD), PART, unexecuted=Demand.ALLOW)
     for text in (card, gate.title):
-        assert "1 changed function that verl reaches never ran" in text
+        assert "1 changed function in reach never ran" in text
     assert "which the policy allows" in gate.summary
 
 

@@ -548,7 +548,7 @@ class Consumer:
         """The metrics of the gradient norms of trained models: of the policy, and of the critic for any other."""
         policy, *_ = self.models
         norms = (Quantity.GRADIENT_NORM if model == policy else Quantity.CRITIC_GRADIENT_NORM for model in models)
-        return tuple(self.metrics[quantity][0] for quantity in norms)
+        return tuple(self.metrics[quantity][0] for quantity in norms if self.metrics[quantity])
 
     def text(self, axis: Axis, wrapper: Mapping[str, str], default: str) -> str:
         """What the first variable of an axis says, the default where there is none."""

@@ -497,7 +497,7 @@ def shortfall(joined: JoinedExecution, rules: ExecutionRules, excused: Iterable[
     uncoverable = [item.function for item in left if item.function.uncoverable and (item.never or item.unknown)]
     rows: list[tuple[Demand, str]] = []
     if never:
-        text = f"{count_of(len(never), 'changed function')} that verl reaches never ran: {listed(never)}"
+        text = f"{count_of(len(never), 'changed function')} in reach never ran: {listed(never)}"
         rows.append((rules.unexecuted, text))
     cut_off = max((count for job, count in joined.cut_off.items() if job not in waived), default=0)
     if unknown or cut_off:

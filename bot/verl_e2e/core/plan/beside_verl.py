@@ -10,6 +10,7 @@ from verl_e2e.core.model.change import Change
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.space import POINTS, JobPoint
 from verl_e2e.core.plan.classify import MODULE_LEVEL
+from verl_e2e.core.plan.measured_jobs import point_of
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle, in_order, with_obstacles
 from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.plan.policy import Feature, Policy
@@ -17,7 +18,11 @@ from verl_e2e.core.reach.effects import UNREACHED, Effects, Inside
 from verl_e2e.core.reach.walk import Entry
 
 _REFUSED = "{} has no {}: {}."
-_BEYOND_BUDGET = "{} would run {}, too, beyond the {} GPU minutes of one plan (`budget` of the policy)."
+_LEFT_OUT = (
+    "{} could run {}, too, beyond the {} GPU minutes of one plan or the {} GPUs of one job (`budget` and `most_gpus` of"
+    " the policy)."
+)
+_OTHER_PIN = "{} {} is followed by the list of {}, and the patches for that commit are not applied."
 
 
 def differing(effects: Effects, theirs: Iterable[Entry], own: Iterable[Entry]) -> Effects:
@@ -59,27 +64,55 @@ def beside(planned: Plan, consumer: Consumer, policy: Policy, change: Change, ef
     named = [reason for reason in theirs.reasons if reason.symbol and reason.symbol != MODULE_LEVEL]
     first = next(iter(named), None)
     why = f"{consumer.title} runs {first.symbol}" if first else f"{consumer.title} runs what changed"
-
-    def stays(job: JobOutline) -> bool:
-        return job.is_default and (rules.level == "require" or job.variant.level is Level.SMOKE)
-
-    kept, left, refused = list[JobOutline](), list[str](), list[str]()
-    minutes = planned.gpu_minutes
+    refused = [job for job in theirs.jobs if any(item.missing is Missing.CONSUMER for item in job.obstacles)]
+    # No gate waits for what cannot be.
+    notes = [_REFUSED.format(consumer.title, job.id, job.obstacles[0].reason) for job in refused]
     smoke = tuple(job.id for job in planned.jobs if job.variant.level is Level.SMOKE and job.is_default)
-    for job in in_order(theirs.jobs):
-        obstacle = next((item for item in job.obstacles if item.missing is Missing.CONSUMER), None)
-        if obstacle is not None:
-            # No gate waits for what cannot be.
-            refused.append(_REFUSED.format(consumer.title, job.id, obstacle.reason))
-        elif not stays(job) and minutes + job.gpu_minutes > policy.budget.gpu_minutes:
+    kept, left, minutes = list[JobOutline](), list[str](), planned.gpu_minutes
+    for job in in_order(job for job in theirs.jobs if job not in refused):
+        usual = job.is_default and not job.reason
+        stays = usual and (rules.level == "require" or job.variant.level is Level.SMOKE)
+        if any(_same_work(job, other) for other in kept) or not (usual or _is_asked_for(job, planned)):
+            continue
+        if not stays and (job.obstacles or minutes + job.gpu_minutes > policy.budget.gpu_minutes):
             left.append(job.id)
         else:
             minutes += job.gpu_minutes
             kept.append(replace(job, reason=job.reason or why, requires=job.requires or smoke))
-    notes = (*planned.notes, *refused)
     if left:
-        notes = (*notes, _BEYOND_BUDGET.format(consumer.title, ", ".join(left), policy.budget.gpu_minutes))
-    return replace(planned, jobs=(*planned.jobs, *kept), notes=notes)
+        notes.append(_LEFT_OUT.format(consumer.title, ", ".join(left), policy.budget.gpu_minutes, policy.most_gpus))
+    if rules.pin not in (None, consumer.pin):
+        notes.append(_OTHER_PIN.format(consumer.title, rules.pin, consumer.pin))
+    made = tuple(_without_refused(job, refused, kept) for job in kept)
+    return replace(planned, jobs=(*planned.jobs, *made), notes=(*planned.notes, *notes))
+
+
+def _same_work(job: JobOutline, other: JobOutline) -> bool:
+    """Whether a job does what another one does, as the stand-in for a job with too many GPUs may."""
+    return job.variant.level is other.variant.level and (job.variant.wrapper, job.variant.overrides, job.features) == (
+        other.variant.wrapper,
+        other.variant.overrides,
+        other.features,
+    )
+
+
+def _is_asked_for(job: JobOutline, planned: Plan) -> bool:
+    """Whether the change asks for one of a consumer's own jobs of level 4: a job of verl has one of its settings."""
+    if job.variant.level is not Level.FEATURE:
+        return True
+    named = [{**point_of(item).settings, **item.settings} for item in planned.jobs]
+    wanted = {pair for settings in named for pair in settings.items()}
+    return any(pair in wanted for pair in job.settings.items())
+
+
+def _without_refused(job: JobOutline, refused: Iterable[JobOutline], kept: Iterable[JobOutline]) -> JobOutline:
+    """A job of level 0 without the functions that only a job which the consumer refuses would enter."""
+    others = {item for other in kept if other.variant.level is not Level.SMOKE for item in other.changed.functions}
+    lost = {item for other in refused for item in other.changed.functions} - others
+    if job.variant.level is not Level.SMOKE or not lost:
+        return job
+    functions = tuple(item for item in job.changed.functions if item not in lost)
+    return replace(job, changed=job.changed.model_copy(update={"functions": functions}))
 
 
 def for_consumer(planned: Plan, consumer: Consumer, policy: Policy) -> Plan:

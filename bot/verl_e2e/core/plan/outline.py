@@ -277,12 +277,19 @@ class JobOutline:
 
 
 def in_order(jobs: Iterable[JobOutline]) -> tuple[JobOutline, ...]:
-    """The jobs as they are run: level 0 before all others, then those that need no other, then by what they cost."""
+    """The jobs as they are run, each after what it needs: level 0, then those that need no other, then by cost."""
 
     def turn(job: JobOutline) -> tuple[bool, bool, int, str]:
         return job.variant.level is not Level.SMOKE, bool(job.requires), job.gpu_minutes, job.id
 
-    return tuple(sorted(jobs, key=turn))
+    left, ordered = sorted(jobs, key=turn), list[JobOutline]()
+    while left:
+        ids = {job.id for job in left}
+        # Jobs that need each other, which no plan makes, stay as they are.
+        job = next((job for job in left if not ids.intersection(job.requires)), left[0])
+        left.remove(job)
+        ordered.append(job)
+    return tuple(ordered)
 
 
 @dataclass(frozen=True, slots=True)

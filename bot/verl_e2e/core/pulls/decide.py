@@ -93,8 +93,14 @@ def decide_actions(target_state: TargetState) -> Actions:
     spared = spares_level_0(target_state, rehearsal_standing(target_state))
     if spared:
         others = target_state.policy.consumers
-        kept = tuple(item for item in target_state.wanted if item.asked_by or item.consumer in others)
-        target_state = replace(target_state, wanted=kept)
+        kept = [item for item in target_state.wanted if item.asked_by or item.consumer in others]
+        ids = {item.id for item in kept}
+        kept = [replace(item, requires=tuple(name for name in item.requires if name in ids)) for item in kept]
+        target_state = replace(target_state, wanted=tuple(kept))
+    if isinstance(target_state.target, MergeGroup):
+        # Nobody reads what is only shown of a commit that is about to be merged.
+        kept = [item for item in target_state.wanted if item.required or item.asked_by]
+        target_state = replace(target_state, wanted=tuple(kept))
     ending = tuple(_to_end(target_state))
     # Nothing starts before the live runs of an earlier head ended that do no job of this one.
     going_on = {run.key for run in target_state.continued}
@@ -329,7 +335,8 @@ def _absence(
     """Why a plan that requires nothing is not enough for this head, and the command that helps; empty if it is."""
     plan = target_state.plan
     none, trust = target_state.policy.gate.none, target_state.trust
-    requires = plan is None or (bool(plan.levels) and not spares_level_0(target_state, rehearsal))
+    required = any(item.required for item in target_state.wanted)
+    requires = plan is None or (bool(plan.levels) and not spares_level_0(target_state, rehearsal)) or required
     if requires or none is Absence.OPEN or not isinstance(trust, NeedsApproval):
         return "", ""
     shown = any(standing.wanted.level is Level.SMOKE and standing.state is JobStatus.PASSED for standing in found)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from itertools import takewhile
 
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.execution import JoinedExecution, Shortfall, accepted, join, shortfall, unknown_execution
 from verl_e2e.core.judge.verdict_document import read_verdict
 from verl_e2e.core.model.access import Demand, ExecutionRules
@@ -73,7 +74,9 @@ def attempts_due(target_state: TargetState, runs: tuple[Run, ...]) -> dict[str, 
     found: dict[str, Attempt] = {}
     for wanted in target_state.wanted:
         of_job = runs_of(wanted, target_state.head_sha, runs)
-        if not of_job or wanted.job is None or not was_blocked(of_job[-1]):
+        shown = not (wanted.required or wanted.asked_by)
+        # What is only shown takes no attempt from what is required.
+        if shown or not of_job or wanted.job is None or not was_blocked(of_job[-1]):
             continue
         last = of_job[-1]
         held = hold(target_state) if wanted.asked_by else hold_of_plan(target_state)
@@ -418,8 +421,17 @@ def execution_of_job(standing: JobStanding) -> ChangeExecution | None:
 
 
 def joined_execution(found: Iterable[JobStanding]) -> JoinedExecution:
-    """What the required jobs executed together."""
-    return join(_executions(found))
+    """What the required jobs of one trainer executed together: of verl where it has any."""
+    return join(_executions(next(iter(_by_consumer(found)), ())))
+
+
+def _by_consumer(found: Iterable[JobStanding]) -> tuple[tuple[JobStanding, ...], ...]:
+    """The required jobs of each trainer, those of verl first: what one executes shows nothing of another's way."""
+    groups: dict[str, list[JobStanding]] = {}
+    for standing in found:
+        if standing.wanted.required:
+            groups.setdefault(standing.wanted.consumer, []).append(standing)
+    return tuple(tuple(groups[name]) for name in sorted(groups, key=lambda name: name != VERL.name))
 
 
 def _executions(found: Iterable[JobStanding]) -> dict[str, ChangeExecution]:
@@ -439,10 +451,11 @@ def with_accepted(found: tuple[JobStanding, ...], rules: ExecutionRules) -> tupl
             else standing
             for standing in found
         )
-    passed = _executions(standing for standing in found if standing.state is JobStatus.PASSED)
+    groups = _by_consumer(standing for standing in found if standing.state is JobStatus.PASSED)
+    by_name = {group[0].wanted.consumer: _executions(group) for group in groups}
     weighed: list[JobStanding] = []
     for before in found:
-        standing = before
+        standing, passed = before, by_name.get(before.wanted.consumer, {})
         own = execution_of_job(standing) if standing.state is JobStatus.UNEXECUTED else None
         if own is not None and (reason := accepted(own, passed, rules)):
             parts = (standing.disagreement, "the run was good and never entered its part of the change", reason)
@@ -463,7 +476,12 @@ class ExecutionGap:
 
 def execution_gap(found: tuple[JobStanding, ...], rules: ExecutionRules, overridden: frozenset[Level]) -> ExecutionGap:
     """What no required job executed; an override of a level accepts what its jobs were planned for."""
-    required = tuple(standing for standing in found if standing.wanted.required)
+    gaps = [_gap(required, rules, overridden) for required in _by_consumer(found) or ((),)]
+    return next((gap for gap in gaps if gap.shortfall.closing), gaps[0])
+
+
+def _gap(required: tuple[JobStanding, ...], rules: ExecutionRules, overridden: frozenset[Level]) -> ExecutionGap:
+    """The same of the required jobs of one trainer."""
     levels = {standing.wanted.id: standing.wanted.level for standing in required}
     joined = joined_execution(required)
     gap = shortfall(joined, rules, (job_id for job_id, level in levels.items() if level in overridden))

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, Field
 
 from verl_e2e.core.compare.rehearsal import CellOutcome
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.access import DEFAULT_GATE
@@ -253,6 +254,12 @@ class Run(Document):
     admitted: AwareDatetime | None = None
     # What the queue orders it by.
     terms: QueueTerms = QueueTerms()
+
+    @property
+    def of_plan(self) -> bool:
+        """Whether the plan asked for its job, be it only to be shown as those of another trainer may be."""
+        shown = self.job is not None and self.job.consumer != VERL.name and not self.asked_by
+        return self.required or shown
 
     @property
     def order(self) -> RunOrder | None:

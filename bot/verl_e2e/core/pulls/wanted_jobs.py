@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
 
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.execution import NO_CODE
 from verl_e2e.core.model.jobs import ChosenTest, Job, WhyChosen
 from verl_e2e.core.model.levels import CostBasis, Level
@@ -139,6 +140,11 @@ class WantedJob:
     options: str = ""
 
     @property
+    def of_plan(self) -> bool:
+        """Whether the plan asks for it, be it only to be shown as those of another trainer may be."""
+        return self.required or (self.consumer != VERL.name and not self.asked_by)
+
+    @property
     def digest(self) -> str:
         """The digest of the complete job wherever it lies, empty when there is none."""
         return portable(self.job).digest() if self.job is not None else ""
@@ -183,7 +189,7 @@ def runs_of(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...]) -> tuple[Ru
     """
     found = (run for run in runs if run.head_sha == head_sha and does(run, wanted))
     same = (run for run in found if not must_be_judged_again(run, wanted))
-    return tuple(sorted((run for run in same if run.required or not wanted.required), key=lambda run: run.attempt))
+    return tuple(sorted((run for run in same if run.of_plan or not wanted.required), key=lambda run: run.attempt))
 
 
 def may_take_over(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...], entries: Iterable[GivenEntry]) -> bool:
@@ -192,10 +198,10 @@ def may_take_over(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...], entri
     Where the key leaves Bridge tests to another job, those must have passed on this head: an override or a tolerated
     failure of that job says nothing of them.
     """
-    if not wanted.required or wanted.job is None or not wanted.reuse_key:
+    if not wanted.of_plan or wanted.job is None or not wanted.reuse_key:
         return False
     if wanted.tested_by:
-        made_here = [run for run in runs if (run.head_sha, run.job_id) == (head_sha, wanted.tested_by) and run.required]
+        made_here = [run for run in runs if (run.head_sha, run.job_id) == (head_sha, wanted.tested_by) and run.of_plan]
         last = max(made_here, key=lambda run: (run.attempt, run.created), default=None)
         if last is None or last.job is None or last.job.bridge_tests != wanted.job.bridge_tests:
             return False
@@ -209,7 +215,7 @@ def may_take_over(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...], entri
 
 def to_judge_again(wanted: WantedJob, head_sha: str, runs: tuple[Run, ...]) -> Run | None:
     """The run behind the last verdict of a job of this head, where that was good for what was asked then; else None."""
-    known = [run for run in runs if does(run, wanted) and (run.required or not wanted.required)]
+    known = [run for run in runs if does(run, wanted) and (run.of_plan or not wanted.required)]
     last = max((run for run in known if run.head_sha == head_sha), key=lambda run: run.attempt, default=None)
     if last is None or not must_be_judged_again(last, wanted):
         return None
@@ -229,7 +235,7 @@ def run_to_reuse(wanted: WantedJob, target: Target, found: Iterable[Run], now: d
         run
         for run in found
         if run.state is RunState.FINISHED and (run.result in (Result.PASS, Result.FAIL) or run.never_entered)
-        if run.required and not run.carried_from and run.job is not None and run.reuse_key == wanted.reuse_key
+        if run.of_plan and not run.carried_from and run.job is not None and run.reuse_key == wanted.reuse_key
         if now - run.updated <= age
     ]
     # Any failed run speaks against a Pass but that of a stranger's other pull request. It need not have recorded
@@ -270,6 +276,7 @@ def taken_over(origin: Run, wanted: WantedJob, target: Target, made: Iterable[Ru
             "job_id": wanted.id,
             "job_digest": wanted.digest,
             "attempt": attempt,
+            "required": wanted.required,
             "carried_from": origin.head_sha,
             "origin_number": origin.number,
             "origin_at": origin.updated,
@@ -307,7 +314,7 @@ def job_of_continued(run: Run, head_sha: str, wanted: Iterable[WantedJob], here:
         return None
     if run.head_sha == head_sha or run.state.final or run.state is RunState.CANCELLING or not run.reuse_key:
         return None
-    same = (job for job in wanted if job.required and run.required and job.reuse_key == run.reuse_key)
+    same = (job for job in wanted if job.of_plan and run.of_plan and job.reuse_key == run.reuse_key)
     return next((job for job in same if is_same_change(run, job) and not runs_of(job, head_sha, here)), None)
 
 

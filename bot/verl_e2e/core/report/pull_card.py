@@ -313,7 +313,9 @@ def _bullets(title: str, rows: Sequence[str], share: int, most: int = _ANY) -> I
 def earlier_heads(target_state: TargetState) -> tuple[tuple[str, JobStatus, str], ...]:
     """The earlier heads, the latest first, each with the worst result of its last runs and what that run says."""
     of_head: dict[str, dict[str, Run]] = {}
-    for run in sorted(target_state.earlier, key=lambda item: (item.created, item.attempt)):
+    # What is only shown says nothing of a head.
+    told = (run for run in target_state.earlier if run.required or not run.of_plan)
+    for run in sorted(told, key=lambda item: (item.created, item.attempt)):
         last = of_head.setdefault(run.head_sha, {})
         last[run.job_id] = run
     rows = []
@@ -344,7 +346,7 @@ def _why(level: Level, plan: Plan) -> str:
     paths = {reason.path for reason in plan.reasons if reason.level is level and reason.path is not None}
     verb = "requires" if len(paths) == 1 else "require"
     asked = f"{count_of(len(paths), 'changed path')} {verb} it" if paths else "requested"
-    jobs = count_of(sum(job.variant.level is level for job in plan.jobs), "job")
+    jobs = count_of(sum(job.variant.level is level and job.consumer == VERL.name for job in plan.jobs), "job")
     return f"level {int(level)}, {level.title}: {asked}, {jobs}"
 
 
