@@ -15,7 +15,6 @@ from verl_e2e.core.compare.steps import (
     STATED_TOLERANCES,
     Agreement,
     MetricRow,
-    StepValues,
     Tolerance,
     Tolerances,
     compare_steps,
@@ -23,7 +22,7 @@ from verl_e2e.core.compare.steps import (
 from verl_e2e.core.consumer.consumer import Quantity
 from verl_e2e.core.consumer.consumers import FIRST_NAMES, measured
 from verl_e2e.core.model.errors import UserError
-from verl_e2e.core.model.facts import LogFacts, StepMetrics
+from verl_e2e.core.model.facts import LogFacts, StepMetrics, StepValues
 from verl_e2e.core.model.jobs import Digest, Job
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result

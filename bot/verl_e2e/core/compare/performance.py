@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from verl_e2e.core.compare.jobs import settings_digest
-from verl_e2e.core.compare.steps import StepValues
 from verl_e2e.core.consumer.consumer import Quantity
 from verl_e2e.core.consumer.consumers import FIRST_NAMES, measured
+from verl_e2e.core.model.facts import StepValues
 from verl_e2e.core.model.record import Environment, MemoryEvent, Record, read_data
 from verl_e2e.core.model.related import Performance, Probe
 from verl_e2e.core.text.escape import count_of

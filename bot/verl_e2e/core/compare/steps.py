@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
-from typing import Protocol
 
 from verl_e2e.core.consumer.consumer import Quantity
 from verl_e2e.core.consumer.consumers import FIRST_NAMES, measured
+from verl_e2e.core.model.facts import StepValues
 from verl_e2e.core.model.fingerprints import Tensor
 
 # The unit roundoff of double precision, in which the sums were made, and of the types that weights have.
@@ -274,20 +274,6 @@ class Tolerances:
 
 
 STATED_TOLERANCES = Tolerances()
-
-
-class StepValues(Protocol):
-    """The metrics of one training step, of a log or of a related run."""
-
-    @property
-    def step(self) -> int:
-        """The number of the step."""
-        ...
-
-    @property
-    def values(self) -> Mapping[str, float]:
-        """Metric name to value."""
-        ...
 
 
 class Agreement(StrEnum):

@@ -7,7 +7,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from verl_e2e.core.model.outcome import Stage
 
@@ -38,6 +38,20 @@ class ResolvedConfig:
     line: int
     values: Mapping[str, Any] | None
     problem: str = ""
+
+
+class StepValues(Protocol):
+    """The metrics of one training step, from a log or from the record of a related run."""
+
+    @property
+    def step(self) -> int:
+        """The number of the training step, 1 for the first; 0 is the validation before training."""
+        ...
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """The metrics by the consumer's names; NaN and infinity included."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

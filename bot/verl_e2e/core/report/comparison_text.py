@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from verl_e2e.core.compare.steps import Agreement, MetricComparison, MetricRow, Report, RunComparison
+from verl_e2e.core.model.facts import StepValues
 from verl_e2e.core.signal.curves import (
     CAP_SHARE,
     SHOWN,
-    MetricStep,
     Trend,
     curve,
     sparkline,
@@ -144,7 +144,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
-def render_signal(report: SignalReport, steps: Sequence[MetricStep]) -> str:
+def render_signal(report: SignalReport, steps: Sequence[StepValues]) -> str:
     """The sentence, every curve with its first and last value, the baselines, and what else is to be known."""
     trained = train_steps(steps)
     by_key = {comparison.quantity.key: comparison for comparison in report.comparisons}
@@ -164,7 +164,7 @@ def render_signal(report: SignalReport, steps: Sequence[MetricStep]) -> str:
     return "\n".join(rows).rstrip() + "\n"
 
 
-def signal_json(report: SignalReport, steps: Sequence[MetricStep]) -> str:
+def signal_json(report: SignalReport, steps: Sequence[StepValues]) -> str:
     """The whole report as one document; NaN and infinity are the strings nan, inf and -inf."""
     trained = train_steps(steps)
     curves = ((text, curve(trained, text)) for text in (*SHOWN, CAP_SHARE))

@@ -7,29 +7,15 @@ estimated: Kendall's S is compared with the variance that it has under autoregre
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, pairwise
 from statistics import fmean, median
-from typing import Protocol
 
 from verl_e2e.core.consumer.consumer import Quantity
 from verl_e2e.core.consumer.consumers import METRICS
-
-
-class MetricStep(Protocol):
-    """The metrics of one training step, from a log or from the record of a related run."""
-
-    @property
-    def step(self) -> int:
-        """The number of the training step, 1 for the first; 0 is the validation before training."""
-        ...
-
-    @property
-    def values(self) -> Mapping[str, float]:
-        """The metrics by the consumer's names; NaN and infinity included."""
-        ...
+from verl_e2e.core.model.facts import StepValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +63,12 @@ LEARNING_RATE = CurveQuantity("learning_rate", "Learning rate", METRICS[Quantity
 SHOWN = (REWARD, POLICY_LOSS, VALUE_LOSS, ACTOR_GRADIENT, CRITIC_GRADIENT, KL, ENTROPY, LENGTH)
 
 
-def train_steps(steps: Iterable[MetricStep]) -> tuple[MetricStep, ...]:
+def train_steps(steps: Iterable[StepValues]) -> tuple[StepValues, ...]:
     """The training steps in order, each once; of a repeated one the last counts."""
     return tuple(step for _, step in sorted({item.step: item for item in steps if item.step > 0}.items()))
 
 
-def curve(steps: Sequence[MetricStep], quantity: CurveQuantity) -> Curve | None:
+def curve(steps: Sequence[StepValues], quantity: CurveQuantity) -> Curve | None:
     """The quantity over the steps, under the first of its names that any step prints; None when none does."""
     for name in quantity.names:
         if found := [(item.step, item.values[name]) for item in steps if name in item.values]:

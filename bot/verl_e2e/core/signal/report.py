@@ -9,6 +9,7 @@ from statistics import median
 from verl_e2e.core.consumer.consumer import Quantity
 from verl_e2e.core.consumer.consumers import METRICS, consumer_of, consumer_that_prints
 from verl_e2e.core.log import printed
+from verl_e2e.core.model.facts import StepValues
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.signal.curves import (
     ACTOR_GRADIENT,
@@ -29,7 +30,6 @@ from verl_e2e.core.signal.curves import (
     Curve,
     CurveQuantity,
     Direction,
-    MetricStep,
     Trend,
     curve,
     direction,
@@ -68,7 +68,7 @@ class CurveFault:
     step: int
 
 
-def first_not_finite(steps: Sequence[MetricStep]) -> CurveFault | None:
+def first_not_finite(steps: Sequence[StepValues]) -> CurveFault | None:
     """The first step with NaN or infinity where a finite number must stand; validation before training counts."""
     for item in sorted(steps, key=lambda item: item.step):
         bad = printed.not_finite(item.values)
@@ -79,7 +79,7 @@ def first_not_finite(steps: Sequence[MetricStep]) -> CurveFault | None:
     return None
 
 
-def _exploded(steps: Sequence[MetricStep]) -> CurveFault | None:
+def _exploded(steps: Sequence[StepValues]) -> CurveFault | None:
     """A gradient norm that grew beyond measure between the first and the last quarter."""
     for found in _curves(steps, ACTOR_GRADIENT, CRITIC_GRADIENT):
         quarter = len(found.values) // 4
@@ -90,7 +90,7 @@ def _exploded(steps: Sequence[MetricStep]) -> CurveFault | None:
     return None
 
 
-def stuck(steps: Sequence[MetricStep]) -> Iterator[CurveFault]:
+def stuck(steps: Sequence[StepValues]) -> Iterator[CurveFault]:
     """What does not move although every training moves it: then even a rising reward was not learned."""
     for found in _curves(steps, ACTOR_GRADIENT, CRITIC_GRADIENT):
         zeros = [step for step, value in found.at().items() if value == 0]
@@ -105,7 +105,7 @@ def stuck(steps: Sequence[MetricStep]) -> Iterator[CurveFault]:
             yield CurveFault(f"the learning rate is 0 at every step ({found.name})", found.steps[-1])
 
 
-def _curves(steps: Sequence[MetricStep], *quantities: CurveQuantity) -> Iterator[Curve]:
+def _curves(steps: Sequence[StepValues], *quantities: CurveQuantity) -> Iterator[Curve]:
     return (found for found in (curve(steps, quantity) for quantity in quantities) if found is not None)
 
 
@@ -114,7 +114,7 @@ def last_third(values: Sequence[float]) -> Sequence[float]:
     return values[-max(1, len(values) // 3) :]
 
 
-def cap_share(steps: Sequence[MetricStep]) -> float | None:
+def cap_share(steps: Sequence[StepValues]) -> float | None:
     """The share of responses cut by the length limit: over the run or over its last third, the larger one.
 
     NaN when no step prints a number for it, None when none prints it at all.
@@ -139,7 +139,7 @@ class BaselineRun:
     """A run to compare with: a name for people and its training steps."""
 
     name: str
-    steps: tuple[MetricStep, ...]
+    steps: tuple[StepValues, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def band(runs: Sequence[BaselineRun], quantity: CurveQuantity) -> BaselineBand |
     return BaselineBand(tuple(shared), middle, low, high, len(curves))
 
 
-def compare_curves(steps: Sequence[MetricStep], baselines: Sequence[BaselineRun]) -> tuple[CurveComparison, ...]:
+def compare_curves(steps: Sequence[StepValues], baselines: Sequence[BaselineRun]) -> tuple[CurveComparison, ...]:
     """Every shown quantity that both have; the chance allowed for order is shared out among them (Bonferroni)."""
     pairs = [
         (quantity, mine, theirs)
@@ -296,7 +296,7 @@ _PANELS: Mapping[str, tuple[str, tuple[CurveQuantity, ...]]] = {
 }
 
 
-def signal_figure(title: str, steps: Sequence[MetricStep], baselines: Sequence[BaselineRun] = ()) -> SignalFigure:
+def signal_figure(title: str, steps: Sequence[StepValues], baselines: Sequence[BaselineRun] = ()) -> SignalFigure:
     """The figure of a run and its baselines; panels without any value are left out."""
     trained = train_steps(steps)
     panels = []
@@ -366,8 +366,6 @@ class SignalReport:
     cause: str
     # The step to look at, 0 for none.
     step: int
-    # The reward of each step, None where the run printed none.
-    reward: Curve | None = None
     # How the reward moved, None where it cannot be measured.
     trend: Trend | None = None
     # Whether something did not move that training always moves.
@@ -432,7 +430,7 @@ def _rise(found: Trend | None) -> float:
 
 
 def signal_report(
-    steps: Sequence[MetricStep],
+    steps: Sequence[StepValues],
     *,
     baseline: Sequence[BaselineRun] = (),
     options: SignalOptions | None = None,
@@ -470,7 +468,7 @@ def signal_report(
     )
 
 
-def _judged(steps: Sequence[MetricStep], trained: Sequence[MetricStep], options: SignalOptions) -> SignalReport:
+def _judged(steps: Sequence[StepValues], trained: Sequence[StepValues], options: SignalOptions) -> SignalReport:
     """The outcome before baselines are looked at."""
     reward = curve(trained, REWARD)
     last = trained[-1].step if trained else 0
@@ -478,20 +476,20 @@ def _judged(steps: Sequence[MetricStep], trained: Sequence[MetricStep], options:
     if fault is not None:
         values = reward.finite().values if reward else ()
         moved = trend(values) if len(values) >= MIN_STEPS else None
-        return SignalReport(SignalOutcome.UNSTABLE, fault.text, fault.step, reward, moved)
+        return SignalReport(SignalOutcome.UNSTABLE, fault.text, fault.step, moved)
     if reward is None:
         names = consumer_that_prints(name for step in steps for name in step.values).metrics[Quantity.SCORE]
         return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, f"no step prints {' or '.join(names)}", last)
     count, wanted = len(reward.values), options.requested_steps
     if count < MIN_STEPS:
         text = f"{count} steps with {reward.name}, at least {MIN_STEPS} are needed"
-        return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, text, last, reward)
+        return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, text, last)
     if wanted is not None and last < wanted:
-        return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, f"the run stops at step {last} of {wanted}", last, reward)
+        return SignalReport(SignalOutcome.NOT_ENOUGH_STEPS, f"the run stops at step {last} of {wanted}", last)
     moved = trend(reward.values)
     if still := list(stuck(trained)):
         cause = "; ".join(item.text for item in still)
-        return SignalReport(SignalOutcome.FLAT, cause, still[0].step, reward, moved, stuck=True)
+        return SignalReport(SignalOutcome.FLAT, cause, still[0].step, moved, stuck=True)
     sizes = f"{moved.start:.4g} to {moved.end:.4g}"
     order = f"over {moved.count} steps (tau {moved.tau:+.2f}, {moved.shift:+.1f} times the noise of a step)"
     if direction(moved, _FALLS) is Direction.DOWN:
@@ -507,4 +505,4 @@ def _judged(steps: Sequence[MetricStep], trained: Sequence[MetricStep], options:
             moving = median(last_third(distances)) > max(_UNMOVED_KL, _GROWN_KL * distances[0])
             more = f"; the policy {'moved' if moving else 'did not move'} from the reference"
         outcome, way = SignalOutcome.FLAT, "stayed at"
-    return SignalReport(outcome, f"{reward.name} {way} {sizes} {order}{more}", reward.steps[-1], reward, moved)
+    return SignalReport(outcome, f"{reward.name} {way} {sizes} {order}{more}", reward.steps[-1], moved)

@@ -15,7 +15,6 @@ from verl_e2e.core.compare.steps import (
     MetricRow,
     Report,
     RunComparison,
-    StepValues,
     compare_steps,
 )
 from verl_e2e.core.consumer.consumer import ConfigKey, LogMark, Quantity
@@ -25,7 +24,7 @@ from verl_e2e.core.judge.case import Case, trained_models, wants_adapter
 from verl_e2e.core.judge.criteria.basic import global_step
 from verl_e2e.core.model.access import Slowdown
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.facts import StepMetrics
+from verl_e2e.core.model.facts import StepMetrics, StepValues
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.model.record import JOB_FILE, Record
