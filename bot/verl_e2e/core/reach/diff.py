@@ -511,7 +511,6 @@ class _Comparison:
         heads = (lambda node: (_title(node), numbers.of(getattr(node, "decorator_list", None))), _title)
         for before, after in numbers.paired(definitions[0], definitions[1], heads):
             self._pair(before, after, ours, theirs)
-        self._reordered(definitions[0], definitions[1], theirs)
         pairs = list(numbers.aligned(others[0], others[1], (self._target, type)))
         for before, after in pairs:
             self._pair(before, after, ours, theirs)
@@ -519,24 +518,6 @@ class _Comparison:
             self._note_order(pairs, others[0], others[1], ours, theirs)
         if theirs.owner.node is not None and theirs.excuse is None:
             self._mark_gaps(pairs, old, new, ours, theirs)
-
-    def _reordered(self, old: Sequence[ast.AST], new: Sequence[ast.AST], theirs: _Scope) -> None:
-        """Definitions of one name of which another one is the last now."""
-        found: dict[Hashable, tuple[list[int], list[int]]] = {}
-        for side, nodes in enumerate((old, new)):
-            for node in nodes:
-                found.setdefault(_title(node), ([], []))[side].append(self._numbers.of(node))
-        for last in {_title(node): node for node in new}.values():
-            order, other = found[_title(last)]
-            if order != other and sorted(order) == sorted(other):
-                if isinstance(last, Function):
-                    inner = theirs.function(last, whole=False)
-                    inner.owner.head_differs = True
-                    for node in new:
-                        if _title(node) == _title(last):
-                            inner.note(node, _every_piece(node))
-                else:
-                    theirs.note(last)
 
     def _note_order(self, pairs: Sequence[Pair], old: Sequence[ast.AST], new: Sequence[ast.AST], *of: _Scope) -> None:
         """Where a statement has another place, those that it passed count as well: either may have moved."""
