@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import make_case, make_facts, make_job, make_record
+from tests.core.consumer.consumer_jobs import jobs_of, variables_of
 from tests.fakes.places import ROOT
 from verl_e2e.core.compare.jobs import is_parity, unsharded
 from verl_e2e.core.consumer.consumer import PlannedPhase, Quantity
@@ -27,7 +28,7 @@ from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.facts import LogFacts, StepMetrics
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis, same_value
-from verl_e2e.core.model.space import POINTS, JobPoint
+from verl_e2e.core.model.space import POINTS
 
 MADE = ROOT / "tests/fixtures/nemo_rl"
 METRICS: dict[str, dict[str, float]] = json.loads((MADE / "metrics.json").read_text())
@@ -44,30 +45,9 @@ HOST = NEMO_RL.host(make_job().site, reward_model=False, gpus_of_node=1)
 CONFIG = "examples/configs/grpo_math_1B_megatron.yaml"
 
 
-def accepted(point: JobPoint) -> bool:
-    return not any(NEMO_RL.refused(axis, value) for axis, value in point.settings.items())
-
-
-def jobs() -> list[Variant]:
-    """Every named job and a job for every value of every axis that NeMo-RL takes."""
-    named = [(Level(int(name[0])), point) for name, point in POINTS.items()]
-    points = [JobPoint.default().with_axes({axis: value}) for axis in Axis for value in axis.tried]
-    single = [(point.levels[0], point) for point in points if not point.conflict]
-    return [
-        variant_of(point, level, str(number), consumer=NEMO_RL)
-        for number, (level, point) in enumerate([*named, *single])
-        if level not in NEMO_RL.refused_levels and accepted(point)
-    ]
-
-
-def variables(variant: Variant) -> dict[str, str]:
-    counts = NEMO_RL.counts(variant.gpu_count, variant.steps)
-    return {**NEMO_RL.base, **variant.wrapper, **counts.wrapper}
-
-
 def words(variant: Variant) -> list[str]:
     """The configuration of a job and its overrides, each key once."""
-    values = {key: f"{key}={value}" for key, value in NEMO_RL.expected(variables(variant), ()).items()}
+    values = {key: f"{key}={value}" for key, value in NEMO_RL.expected(variables_of(NEMO_RL, variant), ()).items()}
     overrides = (*HOST, *PLACES, *variant.overrides)
     return [CONFIG, *{**values, **{item.lstrip("+").partition("=")[0]: item for item in overrides}}.values()]
 
@@ -107,7 +87,7 @@ def recorded() -> str:
 
 
 def test_its_jobs_are_of_all_levels_but_the_one_that_it_does_not_have() -> None:
-    assert {variant.level for variant in jobs()} == {*Level} - {Level.MEGATRON_FSDP}
+    assert {variant.level for variant in jobs_of(NEMO_RL)} == {*Level} - {Level.MEGATRON_FSDP}
 
 
 def test_its_configuration_follows_from_the_sizes() -> None:
@@ -118,14 +98,14 @@ def test_its_configuration_follows_from_the_sizes() -> None:
         "policy.megatron_cfg.sequence_parallel": True,
         "policy.generation.vllm_cfg.tensor_parallel_size": 2,
         "cluster.gpus_per_node": variant.gpu_count,
-    }.items() <= NEMO_RL.expected(variables(variant), ()).items()
+    }.items() <= NEMO_RL.expected(variables_of(NEMO_RL, variant), ()).items()
     assert NEMO_RL.expected(NEMO_RL.base, ())["policy.megatron_cfg.sequence_parallel"] is False
     assert NEMO_RL.expected(NEMO_RL.base, ("grpo.seed=1", "+grpo.seed=2"))["grpo.seed"] == 2
 
 
 def test_a_save_is_resumed_from_the_same_folder() -> None:
     variant = named("1-resume")
-    job = make_job(Level.SAVE_RESUME, "resume", consumer="nemo-rl", wrapper=variables(variant), steps=2)
+    job = make_job(Level.SAVE_RESUME, "resume", consumer="nemo-rl", wrapper=variables_of(NEMO_RL, variant), steps=2)
     assert NEMO_RL.phases(job) == (
         PlannedPhase("save", 1, 1, {"MAX_NUM_STEPS": "1"}),
         PlannedPhase("resume", 2, 2, {"MAX_NUM_STEPS": "2"}),
@@ -164,7 +144,7 @@ def test_more_ranks_are_tensor_ranks() -> None:
 
 def test_a_job_that_is_compared_has_an_unsharded_one_with_the_same_samples() -> None:
     variant = named("2-tp2-parity")
-    settings = {"wrapper": variables(variant), "overrides": variant.overrides, "gpu_count": 2}
+    settings = {"wrapper": variables_of(NEMO_RL, variant), "overrides": variant.overrides, "gpu_count": 2}
     job = make_job(Level.PARALLELISM, "tp2-parity", consumer="nemo-rl", script=NEMO_RL.script, **settings)
     assert is_parity(job)
     alone = unsharded(job)
@@ -232,7 +212,7 @@ def test_the_configuration_that_it_prints_holds_what_a_job_expects() -> None:
     facts = read(recorded())
     (config,) = facts.configs
     assert config.values is not None, config.problem
-    expected = NEMO_RL.expected(variables(named("0-lora-ddp")), HOST)
+    expected = NEMO_RL.expected(variables_of(NEMO_RL, named("0-lora-ddp")), HOST)
     wrong = {key for key, value in expected.items() if not same_value(lookup(config.values, key, "missing"), value)}
     assert not wrong
 
@@ -260,12 +240,12 @@ def asked(arguments: list[list[str]]) -> list[dict[str, Any]]:
 
 @pytest.mark.nemo_rl
 def test_its_own_loader_takes_every_job_as_it_is_meant() -> None:
-    variants = jobs()
+    variants = jobs_of(NEMO_RL)
     assert len(variants) > 30
     for variant, answer in zip(variants, asked([*map(words, variants)]), strict=True):
         assert "error" not in answer, (variant, answer)
         facts = read(f"{answer['shown']}\n")
-        expected = NEMO_RL.expected(variables(variant), (*HOST, *variant.overrides))
+        expected = NEMO_RL.expected(variables_of(NEMO_RL, variant), (*HOST, *variant.overrides))
         for found in (answer["config"], facts.configs[0].values):
             wrong = {key for key, value in expected.items() if not same_value(lookup(found, key, "missing"), value)}
             assert not wrong, variant

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.core.builders import make_job
+from tests.core.consumer.consumer_jobs import jobs_of, variables_of
 from tests.fakes.places import ROOT
 from verl_e2e.core.compare.steps import compare_steps
 from verl_e2e.core.consumer.consumer import PlannedPhase, joined_settings
@@ -26,7 +27,7 @@ from verl_e2e.core.log.scan import LogScanner
 from verl_e2e.core.model.facts import StepMetrics
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis, same_value
-from verl_e2e.core.model.space import POINTS, JobPoint
+from verl_e2e.core.model.space import POINTS
 
 PLACES = (
     "trainer.policy.model.path=/m",
@@ -41,30 +42,8 @@ LOGS = ROOT / "tests/fixtures/skyrl"
 HOST = SKYRL.host(make_job().site, reward_model=False, gpus_of_node=1)
 
 
-def accepted(point: JobPoint) -> bool:
-    return not any(SKYRL.refused(axis, value) for axis, value in point.settings.items())
-
-
-def jobs() -> list[Variant]:
-    """Every named job and a job for every value of every axis that SkyRL takes."""
-    named = [(name, Level(int(name[0])), point) for name, point in POINTS.items()]
-    tried = [(f"{axis} {value}", axis, value) for axis in Axis for value in axis.tried]
-    points = [(name, JobPoint.default().with_axes({axis: value})) for name, axis, value in tried]
-    single = [(name, point.levels[0], point) for name, point in points if not point.conflict]
-    return [
-        variant_of(point, level, str(number), consumer=SKYRL)
-        for number, (_, level, point) in enumerate([*named, *single])
-        if level not in SKYRL.refused_levels and accepted(point)
-    ]
-
-
-def variables(variant: Variant) -> dict[str, str]:
-    counts = SKYRL.counts(variant.gpu_count, variant.steps)
-    return {**SKYRL.base, **variant.wrapper, **counts.wrapper}
-
-
 def arguments(variant: Variant) -> tuple[str, ...]:
-    return command(variables(variant), (*PLACES, *HOST, *variant.overrides))
+    return command(variables_of(SKYRL, variant), (*PLACES, *HOST, *variant.overrides))
 
 
 def test_a_command_has_each_key_once_and_the_engines_that_fill_the_gpus() -> None:
@@ -118,7 +97,7 @@ def test_what_it_does_is_not_refused() -> None:
 
 def test_level_1_saves_and_starts_again_from_the_latest_checkpoint() -> None:
     variant = variant_of(POINTS["1-resume"], Level.SAVE_RESUME, "resume", consumer=SKYRL)
-    job = make_job(Level.SAVE_RESUME, "resume", consumer="skyrl", wrapper=variables(variant), steps=2)
+    job = make_job(Level.SAVE_RESUME, "resume", consumer="skyrl", wrapper=variables_of(SKYRL, variant), steps=2)
     assert SKYRL.phases(job) == (
         PlannedPhase("save", 1, 1, {"MAX_TRAINING_STEPS": "1"}),
         PlannedPhase("resume", 2, 2, {"RESUME_MODE": "latest", "MAX_TRAINING_STEPS": "2"}),
@@ -223,11 +202,11 @@ def parsed(asked: list[tuple[str, ...]]) -> list[Mapping[str, Any]]:
 
 @pytest.mark.skyrl
 def test_skyrls_own_parser_takes_every_job_as_it_is_meant() -> None:
-    variants = jobs()
+    variants = jobs_of(SKYRL)
     assert len(variants) > 30
     for variant, answer in zip(variants, parsed([*map(arguments, variants)]), strict=True):
         assert "error" not in answer, (variant, answer)
-        expected = SKYRL.expected(variables(variant), (*HOST, *variant.overrides))
+        expected = SKYRL.expected(variables_of(SKYRL, variant), (*HOST, *variant.overrides))
         wrong = {
             key: lookup(answer["config"], key, "missing")
             for key, value in expected.items()
