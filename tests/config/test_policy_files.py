@@ -98,6 +98,17 @@ def test_only_the_packaged_policy_can_be_extended() -> None:
         ("levels: [0, 1]", "levels: []", "p.yml:9: rules.0.levels: [] is not allowed"),
         ("levels: [0, 1]", "levels: x", 'p.yml:9: rules.0.levels: "x" is not allowed; write a list'),
         ("levels: [0, 1]", "levels: [0]\n    features: [moes]", "p.yml:10: rules.0.features.0: 'moes' is not a"),
+        (
+            "schema: 1",
+            "schema: 1\nconsumers: {skyrl: show}",
+            'p.yml:2: consumers.skyrl: "show" is not allowed; write a mapping with some of the keys level, pin, when',
+        ),
+        ("schema: 1", "schema: 1\nconsumers:", "p.yml:2: consumers: null is not allowed; write a mapping"),
+        (
+            "schema: 1",
+            "schema: 1\nconsumers: {skryl: {level: show}}",
+            "p.yml:2: consumers.skryl: 'skryl' is not a trainer whose jobs can be planned; did you mean 'skyrl'?",
+        ),
         ("schema: 1", "schema: 1\nmost_gpus: a", 'p.yml:2: most_gpus: "a" is not allowed; write a whole number'),
         ("schema: 1", "schema: 1\nmost_gpus: 0", "p.yml:2: most_gpus: 0 is not allowed; write at least 1"),
         ("schema: 1", "schema: 1\ngate: {none: opn}", "p.yml:2: gate.none: \"opn\" is not allowed; use 'open',"),

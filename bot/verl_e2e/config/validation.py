@@ -314,6 +314,9 @@ def _sentence(detail: ErrorDetails, path: tuple[str | int, ...], model: type[Bas
             return f"{value} has the wrong form", _FORMS.get(pattern, f"it must match {pattern}")
         case "literal_error" | "enum":
             return f"{value} is not allowed", f"use {detail['ctx']['expected']}"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            keys = ", ".join(_keys_at(model, path))
+            return f"{value} is not allowed", f"write a mapping{f' with some of the keys {keys}' if keys else ''}"
         case kind if kind in _TYPES:
             return f"{value} is not allowed", f"write {_TYPES[kind]}"
         case kind if kind in _BOUNDS:

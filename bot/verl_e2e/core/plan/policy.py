@@ -536,7 +536,7 @@ class PolicyFile(DescribedDocument):
     rehearsal: RehearsalRules = RehearsalRules()
     """Whether a change is rehearsed on a CPU before its jobs start."""
     consumers: dict[Annotated[str, name_among(OPTIONAL, "a trainer whose jobs can be planned")], ConsumerRules] = Field(
-        default_factory=dict
+        default_factory=dict, json_schema_extra={"propertyNames": {"enum": [*OPTIONAL]}}
     )
     """Trainers other than verl whose jobs are planned too, by name."""
     schedule: Schedule | None = None
