@@ -86,9 +86,9 @@ def test_the_budget_counts_all_jobs_together(level: str) -> None:
     kept = {job.id for job in found.jobs}
     (note,) = [note for note in found.notes if "beyond the 0 GPU minutes" in note]
     assert "0-lora-ddp-skyrl" in kept
-    assert "0-adapters-skyrl" in note
-    # The default job of a level stays where the gate needs it.
-    assert ("1-resume-skyrl" in kept) is (level == "require")
+    assert "2-tensor-skyrl" in note
+    # Level 0 and the default job of a level stay where the gate needs them.
+    assert ("1-resume-skyrl" in kept) is ("0-adapters-skyrl" in kept) is (level == "require")
     assert "budget" not in str(planned(None, policy(when="reached"), LORA).notes)
 
 

@@ -52,7 +52,8 @@ def beside(planned: Plan, consumer: Consumer, policy: Policy, change: Change, ef
     """The plan with the jobs of a consumer in addition; `effects` are what the change does to what it runs, if known.
 
     They start after verl's level 0 has passed, where the plan has that: no GPU is spent on a change that breaks it.
-    The policy's budget counts all jobs of the plan together; of them level 0 and the required defaults always stay.
+    The policy's budget counts all jobs of the plan together; the default of level 0 always stays, and of required jobs
+    all of level 0 and the default of each other level.
     """
     rules = policy.consumers[consumer.name]
     if rules.when == "differs" and effects is not None:
@@ -71,7 +72,8 @@ def beside(planned: Plan, consumer: Consumer, policy: Policy, change: Change, ef
     kept, left, minutes = list[JobOutline](), list[str](), planned.gpu_minutes
     for job in in_order(job for job in theirs.jobs if job not in refused):
         usual = job.is_default and not job.reason
-        stays = usual and (rules.level == "require" or job.variant.level is Level.SMOKE)
+        of_smoke = job.variant.level is Level.SMOKE
+        stays = (usual and of_smoke) or (rules.level == "require" and (usual or of_smoke))
         if any(_same_work(job, other) for other in kept) or not (usual or _is_asked_for(job, planned)):
             continue
         if not stays and (job.obstacles or minutes + job.gpu_minutes > policy.budget.gpu_minutes):
