@@ -132,7 +132,7 @@ def of_function(node: Function, *, in_protocol: bool) -> Excuse | None:
 
 def of_block(body: list[ast.stmt]) -> Excuse | None:
     """What excuses a block that is run under a condition: one that always ends with an error."""
-    if not body or not _raises(body[-1]):
+    if not body or not isinstance(body[-1], ast.Raise):
         return None
     leaves = any(isinstance(item, _LEAVES) for statement in body for item in own_nodes(statement))
     return None if leaves else Excuse.ERROR_PATH
@@ -217,17 +217,6 @@ def _names(node: ast.expr | None) -> Iterator[str]:
 
 def _last_name(node: ast.expr | None) -> str:
     return "" if node is None else dotted(node).rpartition(".")[2]
-
-
-def _raises(node: ast.stmt) -> bool:
-    """Whether a statement always ends with an error."""
-    match node:
-        case ast.Raise():
-            return True
-        case ast.If(body=body, orelse=[*_, last]):
-            return _raises(body[-1]) and _raises(last) if body else False
-        case _:
-            return False
 
 
 @dataclass(frozen=True, slots=True)
