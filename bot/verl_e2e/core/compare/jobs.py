@@ -16,6 +16,15 @@ from verl_e2e.core.text.escape import one_line
 
 _MOST_VALUE = 100
 UNSHARDED, KNOWN_GOOD = "unsharded", "known-good"
+# Of a run that another one is compared with: the focused tests and what the change must execute are for that one to
+# show, and nothing is said of its own time.
+AS_REFERENCE: Mapping[str, object] = {
+    "bridge_tests": (),
+    "require_bridge_checks": False,
+    "performance": Slowdown.SHOW,
+    "changed": NO_CODE,
+    **NO_PURPOSES,
+}
 
 
 def is_parity(job: Job) -> bool:
@@ -75,13 +84,7 @@ def _reference(job: Job, variant: str, wrapper: dict[str, str], overrides: tuple
         "id": f"{int(Level.SMOKE)}-{variant}",
         "level": Level.SMOKE,
         "variant": variant,
-        "bridge_tests": (),
-        "require_bridge_checks": False,
-        # A reference run says nothing of its own time.
-        "performance": Slowdown.SHOW,
-        # What the change must execute is for the job to show that this one is compared with.
-        "changed": NO_CODE,
-        **NO_PURPOSES,
+        **AS_REFERENCE,
         **more,
     }
     gone = {_key(override).lstrip("+") for override in {*job.overrides} - {*overrides}}

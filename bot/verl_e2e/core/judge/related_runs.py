@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
 
-from verl_e2e.core.compare.jobs import is_parity, through_mbridge, unsharded
+from verl_e2e.core.compare.jobs import AS_REFERENCE, is_parity, through_mbridge, unsharded
 from verl_e2e.core.compare.performance import performance_of
 from verl_e2e.core.consumer.consumers import consumer_of, variant_named, variants_of
 from verl_e2e.core.judge import wording
@@ -26,7 +26,7 @@ from verl_e2e.core.judge.criteria.table import CRITERIA, Criterion
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.access import Slowdown
 from verl_e2e.core.model.evidence import Evidence, State
-from verl_e2e.core.model.execution import NO_CODE, NO_PURPOSES
+from verl_e2e.core.model.execution import NO_CODE
 from verl_e2e.core.model.facts import LogFacts
 from verl_e2e.core.model.jobs import Digest, Job, Patch, Repository
 from verl_e2e.core.model.levels import Level
@@ -459,12 +459,7 @@ def without_saving(job: Job, variant: str) -> Job | None:
     whole = {**job.site.wrapper, **wrapper}
     update: dict[str, object] = {
         "wrapper": wrapper,
-        "bridge_tests": (),
-        "require_bridge_checks": False,
-        "performance": Slowdown.SHOW,
-        # What the change must execute is for the first run to show; this one is compared with it.
-        "changed": NO_CODE,
-        **NO_PURPOSES,
+        **AS_REFERENCE,
         "expected": {**job.expected, **consumer.expected(whole, (*job.site.overrides, *job.overrides))},
     }
     if job.level is Level.SAVE_RESUME:
