@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,13 +38,18 @@ PAIRS = ((OLD, NEW), (NEW, OLD), (None, NEW), (OLD, None), (OLD, OLD), (OLD, b"r
 
 
 USES = uses_of({"app/a.py": USER, "app/b.py": b"import lib.side\n"}, "lib", "app 1234")
-KEPT: dict[type, dict[str, object]] = {
-    Summary: {str(number): summarize(SOURCE + b"\n" * number) for number in range(1200)},
-    Marks: {"a": Marks(3, 2), "b": Marks(0)},
-    ReachedFiles: {"k": ReachedFiles("a" * 64, "", frozenset({"src/b.py", "src/\udcff.py"}), ("src/",))},
-    FileDifference: {str(number): compare(old, new) for number, (old, new) in enumerate(PAIRS)},
-    Uses: {"k": USES},
-}
+
+
+@cache
+def kept() -> dict[type, dict[str, object]]:
+    """Something of each kind, more than one question can name."""
+    return {
+        Summary: {str(number): summarize(SOURCE + b"\n" * number) for number in range(1200)},
+        Marks: {"a": Marks(3, 2), "b": Marks(0)},
+        ReachedFiles: {"k": ReachedFiles("a" * 64, "", frozenset({"src/b.py", "src/\udcff.py"}), ("src/",))},
+        FileDifference: {str(number): compare(old, new) for number, (old, new) in enumerate(PAIRS)},
+        Uses: {"k": USES},
+    }
 
 
 @pytest.mark.parametrize("on_disk", (False, True))
@@ -52,10 +58,10 @@ def test_what_is_kept_comes_back_the_same(on_disk: bool, tmp_path: Path) -> None
     assert USES.calls
     folder = tmp_path / "deep" / "cache" if on_disk else None
     first: SummaryStore = SummaryCache(folder)
-    for kind, values in KEPT.items():
+    for kind, values in kept().items():
         first.save(kind, values)
     second = SummaryCache(folder) if on_disk else first
-    for kind, values in KEPT.items():
+    for kind, values in kept().items():
         assert second.load(kind, [*values, "unknown"]) == values
 
 

@@ -168,7 +168,7 @@ class Facts:
         return set().union(*asked)
 
 
-@pytest.fixture(params=range(40))
+@pytest.fixture(scope="module", params=range(40))
 def facts(request: pytest.FixtureRequest, places: tuple[Path, Path, Path]) -> Facts:
     bridge, verl, policy = places
     old = first_tree()

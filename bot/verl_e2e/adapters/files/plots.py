@@ -7,6 +7,7 @@ from matplotlib import style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
@@ -47,7 +48,7 @@ def draw(shown: SignalFigure, folder: Path) -> tuple[Path, ...]:
 def _figure(shown: SignalFigure, theme: Theme) -> Figure:
     rows = max(1, -(-len(shown.panels) // _COLUMNS))
     width, height = _PANEL_INCHES
-    figure = Figure(figsize=(_COLUMNS * width, rows * height + 0.6), dpi=_DPI, layout="constrained")
+    figure = Figure(figsize=(_COLUMNS * width, rows * height + 0.6), dpi=_DPI)
     figure.suptitle(shown.title, color=theme.text, fontsize=11)
     axes = figure.subplots(rows, _COLUMNS, squeeze=False).flat
     for panel in shown.panels:
@@ -64,9 +65,8 @@ def _figure(shown: SignalFigure, theme: Theme) -> Figure:
     if any(line.faults for panel in shown.panels for line in panel.lines):
         key.append(Line2D([], [], color=theme.fault, linewidth=1.2, linestyle=":", label="NaN or out of range"))
     figure.legend(handles=key, loc="outside lower center", ncols=4, **_legend(theme))
-    # Laid out once, and not for every file again.
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    # Laid out once. A figure that has an engine is drawn twice for every file.
+    ConstrainedLayoutEngine().execute(figure)
     return figure
 
 
