@@ -179,8 +179,9 @@ def test_an_altered_log_changes_the_card(old: bytes, new: bytes, result: str, tm
     assert after.startswith(f"Result: {result}")
 
 
-@pytest.mark.parametrize("metric", ["actor/pg_loss", "actor/grad_norm", "critic/score/mean"])
-def test_a_nan_in_a_real_learning_run_is_unstable(metric: str, tmp_path: Path) -> None:
+def test_a_nan_in_a_real_learning_run_is_unstable(tmp_path: Path) -> None:
+    # One metric through the whole command; tests/core/triage/test_silent.py puts a NaN into each.
+    metric = "actor/grad_norm"
     folder = shutil.copytree(RUNS / "level5-signal", tmp_path / "run")
     log = folder / "log.txt.zst"
     text = zstd.decompress(log.read_bytes()).decode()

@@ -541,7 +541,13 @@ def test_a_file_in_the_place_of_the_environment_is_left_alone(tmp_path: Path) ->
 
 def test_an_empty_folder_and_an_old_environment_are_made_one(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for name in ("empty", "empty"):
-        answer = call(ROOT / "scripts" / "create-venv.sh", tmp_path / name, sys.executable)
+    # Without pip, which takes longest; tests/pages/test_every_command.py has an environment with it.
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\n[ "$1" != -m ] || set -- "$@" --without-pip\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    for _ in range(2):
+        answer = call(ROOT / "scripts" / "create-venv.sh", tmp_path / "empty", python)
         assert answer.returncode == 0, answer.stderr
-        assert (tmp_path / name / "pyvenv.cfg").is_file()
+        assert (tmp_path / "empty" / "pyvenv.cfg").is_file()
+        assert not (tmp_path / "empty" / "of the old one").exists()
+        fill(tmp_path / "empty", "of the old one")

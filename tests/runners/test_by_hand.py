@@ -89,8 +89,8 @@ def test_the_printed_script_runs_as_it_is(
     before = fingerprint(tmp_path / "user")
     script = _print(job, tmp_path, environ, *words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dry.sh", "elsewhere", "job.json", "user"]
-    # Twice, for the person who looks for a cause runs it again.
-    for done in (_bash(script, environ), _bash(script, environ)):
+    # Once more in one of the two places, for the person who looks for a cause runs it again.
+    for done in [_bash(script, environ) for _ in range(1 if words else 2)]:
         assert done.returncode == 0, done.stderr
         assert "1 passed" in done.stdout
         assert "trained until 1 rank 4 patched True" in done.stdout

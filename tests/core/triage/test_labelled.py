@@ -4,6 +4,7 @@ import json
 import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 
@@ -47,7 +48,9 @@ CASES = {name: tuple(cases_of(name)) for name in (*PACKED, "unseen")}
 EVERY = [case for name, cases in CASES.items() if name != "planted" for case in cases]
 
 
+@cache
 def of(excerpt: bytes) -> Triage:
+    """The answer, for all tests once."""
     return triage(scan([excerpt]))
 
 
