@@ -38,6 +38,7 @@ RULE = """    TriageRule(
         message="the kettle boils",
         cause="someone makes tea",
         fix="Wait for the tea.",
+        example="RuntimeError: the kettle boils",
         source="a kitchen",
     ),
 """

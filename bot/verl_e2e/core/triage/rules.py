@@ -65,6 +65,8 @@ class TriageRule:
     cause: str
     # What to do, one sentence for the card.
     fix: str
+    # A fragment of a real log, or of the message in the source, that only this rule explains correctly.
+    example: str
     # Project, file and function that print it, or the public log that it was taken from.
     source: str
     # The stage of the fault; None: where the frames say, else the stage that the run was in.

@@ -4,7 +4,7 @@ First what is recognised by its words, wherever it happens: most of these no cha
 recognised by the functions that the traceback goes through: these say nothing about the fault but what the stage
 says. What surrounds comes before what it calls (a save that exports weights is a save). Then faults that raise
 nothing, then what is noise after completion. A test keeps this file free of anything but rows; another removes each
-row and sees a real example judged otherwise.
+row and sees its example judged otherwise.
 """
 
 from verl_e2e.core.model.outcome import Stage
@@ -27,6 +27,10 @@ RULES: tuple[TriageRule, ...] = (
         origin=Origin.ENDED,
         cause="the run was interrupted or terminated from outside",
         fix="Rerun; when the time limit ended it, raise the limit or find what stalled before it.",
+        example="Training Progress:   5%|x         | 11/210 [1:17:48<24:01:11, 434.53s/it]\n"
+        "Traceback (most recent call last):\n"
+        '  File "verl/trainer/ppo/ray_trainer.py", line 858, in fit\n'
+        "KeyboardInterrupt",
         source="CPython, KeyboardInterrupt; github.com/ETOgaosion/verl run_qwen2_5-7b_math_megatron.log",
     ),
     TriageRule(
@@ -35,6 +39,7 @@ RULES: tuple[TriageRule, ...] = (
         kind=r"^(?:Signal|Killed)$",
         cause="a signal ended a process",
         fix="Look at the host's kernel log for the reason (memory, device), then rerun on another host.",
+        example="run_ppo_trainer_megatron.sh: line 271:  4711 Segmentation fault      (core dumped) python3 -m verl",
         source="bash, jobs.c:notify_of_job_status",
     ),
     TriageRule(
@@ -43,6 +48,9 @@ RULES: tuple[TriageRule, ...] = (
         origin=Origin.HOST_MEMORY,
         cause="the host ran out of memory",
         fix="Give the job more host memory, or lower workers, offload and batch sizes.",
+        example="ray.exceptions.RayTaskError(OutOfMemoryError): ray::TaskRunner.run() (pid=1, ip=192.0.2.2)\n"
+        '  File "verl/trainer/ppo/ray_trainer.py", line 858, in fit\n'
+        "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.",
         source="Ray, python/ray/exceptions.py:OutOfMemoryError",
     ),
     TriageRule(
@@ -52,6 +60,7 @@ RULES: tuple[TriageRule, ...] = (
         message=r"insufficient shared memory|out of shared memory|\(shm\)|/dev/shm",
         cause="the host's limits on files, threads or shared memory were reached",
         fix="Raise ulimit -n and -u and the container's --shm-size, or lower the number of workers.",
+        example='  File "verl/trainer/ppo/ray_trainer.py", line 1123, in fit\nOSError: [Errno 24] Too many open files',
         source="CPython, Objects/exceptions.c:OSError with EMFILE",
     ),
     TriageRule(
@@ -68,6 +77,9 @@ RULES: tuple[TriageRule, ...] = (
             "If the checkpoint disk is full, remove old global_step folders; SAVE_FREQ=-1 shows whether construction "
             "or saving fails.",
         ),
+        example='  File "verl/workers/fsdp_workers.py", line 495, in save_checkpoint\n'
+        "safetensors_rust.SafetensorError: Error while serializing: IoError(Os { code: 28, kind: "
+        'StorageFull, message: "No space left on device" })',
         source="safetensors, bindings/python/src/lib.rs:serialize_file; a user's log of a save on a full disk",
     ),
     TriageRule(
@@ -77,6 +89,9 @@ RULES: tuple[TriageRule, ...] = (
         cause="the host does not let processes share GPU memory",
         fix="Start the container with --cap-add=SYS_PTRACE, or switch expandable segments off "
         "(PYTORCH_CUDA_ALLOC_CONF).",
+        example='  File "verl/workers/rollout/vllm_rollout/utils.py", line 310, in update_weights_from_ipc\n'
+        '  File "torch/multiprocessing/reductions.py", line 181, in rebuild_cuda_tensor\n'
+        "RuntimeError: pidfd_getfd: Operation not permitted",
         source="PyTorch, c10/cuda/CUDACachingAllocator.cpp; verl-project/verl issue 3377",
     ),
     TriageRule(
@@ -91,6 +106,9 @@ RULES: tuple[TriageRule, ...] = (
             "`stat` the path in the container that ran the job, as the user that ran it: a mount of the host may be "
             "missing or read-only there.",
         ),
+        example="Loading from the folder 100% (31/31) Qwen2Bridge\n"
+        '  File "verl/utils/checkpoint/megatron_checkpoint_manager.py", line 1173, in save_checkpoint\n'
+        "OSError: [Errno 107] Transport endpoint is not connected",
         source="CPython, Objects/exceptions.c:OSError with ENOTCONN, of a FUSE mount",
     ),
     TriageRule(
@@ -105,6 +123,9 @@ RULES: tuple[TriageRule, ...] = (
             "every worker.",
             "On AMD hosts keep HIP_VISIBLE_DEVICES alone; on NVIDIA hosts neither HIP nor ROCR.",
         ),
+        example='  File "verl/single_controller/base/worker.py", line 260, in '
+        "_setup_env_cuda_visible_devices\n"
+        "ValueError: Please don't set ROCR_VISIBLE_DEVICES when HIP/CUDA_VISIBLE_DEVICES is set.",
         source="verl, verl/single_controller/base/worker.py:_setup_env_cuda_visible_devices",
     ),
     TriageRule(
@@ -119,6 +140,9 @@ RULES: tuple[TriageRule, ...] = (
             "ECC, NVLink and bus errors are hardware; a launch that timed out is a watchdog on the device.",
             "If the same kernel fails on another host, the program is at fault and not the hardware.",
         ),
+        example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
+        '  File "megatron/core/pipeline_parallel/schedules.py", line 451, in backward_step\n'
+        "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
         source="CUDA, driver_types.h:cudaErrorECCUncorrectable, printed by PyTorch c10/cuda/CUDAException.cpp",
     ),
     TriageRule(
@@ -131,6 +155,8 @@ RULES: tuple[TriageRule, ...] = (
         r"|out of range for visible devices",
         cause="the host's GPU, driver or device variables are not usable",
         fix="Check the driver, the GPUs that the job sees and *_VISIBLE_DEVICES on that host.",
+        example='  File "megatron/training/models/dist_utils.py", line 346, in _ddp_wrap\n'
+        "torch.AcceleratorError: CUDA error: CUDA driver version is insufficient for CUDA runtime version",
         source="PyTorch, c10/cuda/CUDAException.cpp, below Megatron-LM "
         "megatron/training/models/dist_utils.py:_ddp_wrap",
     ),
@@ -142,6 +168,8 @@ RULES: tuple[TriageRule, ...] = (
         message=r"couldn't connect to|Connection error, and we cannot find|outgoing traffic has been disabled",
         cause="the model hub cannot be reached",
         fix="Snapshot the model on a connected host and give its path, or open the hub to this host.",
+        example="'[Errno -2] Name or service not known' thrown while requesting HEAD the hub's config.json\n"
+        "Retrying in 1s [Retry 1/5].",
         source="huggingface_hub, utils/_http.py:http_backoff",
     ),
     TriageRule(
@@ -151,6 +179,9 @@ RULES: tuple[TriageRule, ...] = (
         message=r"Could not find a free port",
         cause="processes or hosts could not reach each other",
         fix="Check ports, interfaces (NCCL_SOCKET_IFNAME) and that no other run holds the address; rerun.",
+        example='  File "megatron/core/parallel_state.py", line 823, in initialize_model_parallel\n'
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+        "address. EADDRINUSE, message: address already in use",
         source="PyTorch, torch/csrc/distributed/c10d/socket.cpp",
     ),
     TriageRule(
@@ -161,6 +192,12 @@ RULES: tuple[TriageRule, ...] = (
         r"|Memory usage increased after sleeping|Not enough memory\. Please try (?:to )?increas",
         cause="the rollout engine found too little free GPU memory",
         fix="Free the GPU (one run a host) or change rollout.gpu_memory_utilization.",
+        example="all initialize finished, ready to fit\n"
+        "step:1 - actor/loss:0.1 - actor/grad_norm:0.2\n"
+        "Traceback (most recent call last):\n"
+        '  File "vllm/v1/core/kv_cache_utils.py", line 527, in get_kv_cache_config\n'
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` "
+        "when initializing the engine.",
         source="vLLM, vllm/v1/core/kv_cache_utils.py:check_enough_kv_cache_memory",
     ),
     TriageRule(
@@ -171,6 +208,11 @@ RULES: tuple[TriageRule, ...] = (
         r"|larger than the maximum number of tokens that can be stored in KV",
         cause="the rollout engine's cache does not hold one sequence",
         fix="Lower the lengths or raise rollout.gpu_memory_utilization.",
+        example="all initialize finished, ready to fit\n"
+        "Traceback (most recent call last):\n"
+        '  File "vllm/v1/core/kv_cache_utils.py", line 600, in check_enough_kv_cache_memory\n'
+        "ValueError: To serve at least one request with the models's max seq len (131072), 6.00 GiB KV cache is "
+        "needed, which is larger than the available KV cache memory.",
         source="vLLM, vllm/v1/core/kv_cache_utils.py:check_enough_kv_cache_memory",
     ),
     TriageRule(
@@ -180,6 +222,8 @@ RULES: tuple[TriageRule, ...] = (
         message=r"is not divisible by infer_\w+",
         cause="the rollout's parallel sizes do not divide the job's GPUs",
         fix="Set INFER_TP (and the rollout's data and pipeline sizes) to a divisor of the number of GPUs.",
+        example='  File "verl/workers/engine_workers.py", line 658, in init_model\n'
+        "AssertionError: rollout world_size: 4 is not divisible by infer_world_size: 3",
         source="verl, verl/workers/engine_workers.py:init_model",
     ),
     TriageRule(
@@ -193,6 +237,10 @@ RULES: tuple[TriageRule, ...] = (
             "A name that the change moved or removed: search both trees for other users of it.",
             "If the change moves the Megatron-LM submodule, the name may be gone there: compare both commits.",
         ),
+        example="Traceback (most recent call last):\n"
+        '  File "/opt/Megatron-Bridge/src/megatron/bridge/peft/lora.py", line 26, in <module>\n'
+        "ImportError: cannot import name 'wildcard_match' from 'megatron.bridge.peft.utils' "
+        "(/opt/Megatron-Bridge/src/megatron/bridge/peft/utils.py)",
         source="CPython, Python/ceval.c:import_from, of a Bridge whose peft/utils.py lost a name",
     ),
     TriageRule(
@@ -204,6 +252,9 @@ RULES: tuple[TriageRule, ...] = (
         message=r"No such file or directory: '[^']*/csrc/",
         cause="a CUDA extension could not be built on this host",
         fix="Install the extension in the image, give it compiler and TORCH_CUDA_ARCH_LIST, or switch the feature off.",
+        example='  File "megatron/core/nccl_allocator.py", line 87, in _build_nccl_allocator\n'
+        '  File "torch/utils/cpp_extension.py", line 2792, in _get_cuda_arch_flags\n'
+        "IndexError: list index out of range",
         source="PyTorch, torch/utils/cpp_extension.py, below Megatron-LM "
         "megatron/core/nccl_allocator.py:_build_nccl_allocator",
     ),
@@ -216,6 +267,9 @@ RULES: tuple[TriageRule, ...] = (
         cause="a package of the image has a version that cannot be used",
         fix="Give the image the version that the message names, or switch the feature that needs the package off in "
         "the site profile.",
+        example='  File "fla/ops/common/chunk_o.py", line 728, in chunk_bwd_dqkwg\n'
+        "RuntimeError: Triton >= 3.4.0 and < 3.7.1 on Hopper GPUs produces incorrect results for gated "
+        "chunk_bwd_dqkwg (see #640). Please upgrade Triton to >= 3.7.1 or install tilelang: `pip install tilelang`",
         source="flash-linear-attention, fla/ops/common/chunk_o.py:chunk_bwd_dqkwg; our qwen3_next on an H200",
     ),
     TriageRule(
@@ -231,6 +285,10 @@ RULES: tuple[TriageRule, ...] = (
         r"|Failed to find C compiler|No such file or directory: '(?:[^']*/)?(?:ninja|nvcc|ptxas|gcc|g\+\+|cc|c\+\+)'",
         cause="the image does not have a package or a compiled extension",
         fix="Install it in the image, or switch the feature that needs it off in the site profile.",
+        example='  File "megatron/bridge/models/gpt_provider.py", line 294, in provide\n'
+        '  File "megatron/core/tensor_parallel/layers.py", line 1115, in __init__\n'
+        "RuntimeError: ColumnParallelLinear was called with gradient_accumulation_fusion set to True but "
+        "the custom CUDA extension fused_weight_gradient_mlp_cuda module is not found.",
         source="Megatron-LM, megatron/core/tensor_parallel/layers.py:ColumnParallelLinear; our Level 0 without apex",
     ),
     TriageRule(
@@ -249,6 +307,9 @@ RULES: tuple[TriageRule, ...] = (
             "`cannot import name` means that a version does not fit: compare the package with the pins of Bridge and "
             "verl.",
         ),
+        example='  File "verl/workers/fsdp_workers.py", line 207, in _build_model_optimizer\n'
+        "ImportError: cannot import name 'LlamaFroCausalLM' from "
+        "'transformers.models.llama.modeling_llama'",
         source="CPython, importlib; github.com/ETOgaosion/verl run_qwen_grpo.res",
     ),
     TriageRule(
@@ -258,6 +319,9 @@ RULES: tuple[TriageRule, ...] = (
         message=r"Process \d+ has \d{2,}\.\d+ GiB memory in use\..*\bthis process has (?:\d\.\d+ GiB|[\d.]+ MiB)",
         cause="another process holds the memory of the accelerator",
         fix="Free the GPU, or give the job one that nothing else uses.",
+        example='  File "verl/workers/megatron_workers.py", line 561, in init_model\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. Process 331 has 77.00 GiB "
+        "memory in use. Including non-PyTorch memory, this process has 600.00 MiB memory in use.",
         source="PyTorch, c10/cuda/CUDACachingAllocator.cpp",
     ),
     TriageRule(
@@ -277,6 +341,8 @@ RULES: tuple[TriageRule, ...] = (
             "Response length: MAX_RESPONSE_LENGTH, then MAX_PROMPT_LENGTH; both change what the run proves, so say so.",
             "Nodes last: larger TP, PP or CP, then more GPUs; that is another level, not the same job.",
         ),
+        example='  File "verl/workers/critic/dp_critic.py", line 273, in update_critic\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 446.00 MiB.",
         source="PyTorch, c10/cuda/CUDACachingAllocator.cpp",
     ),
     TriageRule(
@@ -287,6 +353,10 @@ RULES: tuple[TriageRule, ...] = (
         calls=r"verl/utils/tracking\.py:__init__$|:(?:init|login)$",
         cause="the experiment tracker refused or could not be reached",
         fix="Run with trainer.logger=console, or give the tracker its key and network.",
+        example='  File "verl/trainer/ppo/ray_trainer.py", line 1400, in fit\n'
+        '  File "verl/utils/tracking.py", line 60, in __init__\n'
+        "wandb.errors.errors.UsageError: api_key not configured (no-tty). call "
+        "wandb.login(key=[your_api_key])",
         source="wandb, sdk/wandb_login.py, below verl verl/utils/tracking.py:Tracking",
     ),
     TriageRule(
@@ -295,6 +365,10 @@ RULES: tuple[TriageRule, ...] = (
         origin=Origin.TRACKER,
         cause="the experiment tracker failed while the run went on",
         fix="Rerun with trainer.logger=console; the tracker is not part of what is tested.",
+        example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
+        '  File "verl/trainer/ppo/v1/trainer_base.py", line 453, in fit\n'
+        '  File "verl/utils/tracking.py", line 190, in log\n'
+        "mlflow.exceptions.MlflowException: API request failed",
         source="mlflow, mlflow/utils/rest_utils.py:http_request, below verl verl/utils/tracking.py:log",
     ),
     TriageRule(
@@ -303,6 +377,9 @@ RULES: tuple[TriageRule, ...] = (
         kind=r"^CollectiveTimeout$",
         cause="ranks waited for a collective that never completed",
         fix="Find the rank that is missing from the named collective; compare its last line with those of the others.",
+        example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
+        "[rank0]:[E1120 14:10:32.3 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE)",
         source="PyTorch, torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:watchdogHandler",
     ),
     TriageRule(
@@ -317,6 +394,8 @@ RULES: tuple[TriageRule, ...] = (
             "Open each file once with `safetensors.safe_open(path, 'pt')` outside of the run.",
             "This is not about a checkpoint that the run wrote itself: that is a fault of saving.",
         ),
+        example='  File "megatron/bridge/models/hf_pretrained/state.py", line 610, in load_tensors\n'
+        "safetensors._safetensors_rust.SafetensorError: Error while deserializing header: header too large",
         source="safetensors, safetensors/src/tensor.rs:SafeTensorError",
     ),
     TriageRule(
@@ -328,6 +407,9 @@ RULES: tuple[TriageRule, ...] = (
         r"|copy_to_local)",
         cause="the reward model's files are missing or not readable",
         fix="Give RM_MODEL_PATH a complete snapshot, or run with reward.reward_model.enable=False.",
+        example='  File "verl/experimental/reward_loop/reward_model.py", line 60, in __init__\n'
+        '  File "verl/utils/tokenizer/tokenizer.py", line 176, in hf_tokenizer\n'
+        "OSError: Repo id must be in the form 'repo_name' or 'namespace/repo_name'",
         source="huggingface_hub, utils/_validators.py, below verl verl/experimental/reward_loop/reward_model.py",
     ),
     TriageRule(
@@ -344,6 +426,8 @@ RULES: tuple[TriageRule, ...] = (
         r"|No \.safetensors files or index found|Unable to load (?:vocabulary|weights)",
         cause="the model's files are missing, incomplete or not allowed",
         fix="Snapshot the model completely, check path and token, and read it once before any worker starts.",
+        example='  File "megatron/bridge/models/conversion/auto_bridge.py", line 578, in from_hf_pretrained\n'
+        "ValueError: Unrecognized model in the folder. Should have a `model_type` key in its config.json.",
         source="transformers, models/auto/configuration_auto.py:AutoConfig.from_pretrained",
     ),
     TriageRule(
@@ -354,6 +438,10 @@ RULES: tuple[TriageRule, ...] = (
         r"|chat_template is not set|[Tt]okenizer (?:does not|doesn't) have a chat template",
         cause="the model's tokenizer does not have what the rollout needs",
         fix="Give the model the tokenizer of its family: the token or the chat template that the message names.",
+        example='  File "verl/utils/tokenizer/continuous_token.py", line 640, in require_token_id\n'
+        "ValueError: Tokenizer does not define required token '<|end|>'\n"
+        "hydra.errors.InstantiationException: Error in call to target "
+        "'verl.experimental.agent_loop.single_turn_agent_loop.SingleTurnAgentLoop':",
         source="verl, verl/utils/tokenizer/continuous_token.py:require_token_id; our deepseek_v3 on an H200",
     ),
     TriageRule(
@@ -364,6 +452,8 @@ RULES: tuple[TriageRule, ...] = (
         calls=r"\A(?![\s\S]*(?:rl_dataset|/datasets/|_dataloader$))",
         cause="a path that the run was given is not there, or is not what the setting asks for",
         fix="Look at the path on the host that ran the job, and correct the setting that names it.",
+        example='  File "megatron/bridge/training/setup.py", line 210, in setup\n'
+        "ValueError: Invalid pretrained checkpoint directory found: /models/hf",
         source="Megatron-Bridge, src/megatron/bridge/training/setup.py:setup",
     ),
     TriageRule(
@@ -374,6 +464,8 @@ RULES: tuple[TriageRule, ...] = (
         r"|Worker exit type: SYSTEM_ERROR|DataLoader worker .*killed by signal",
         cause="a worker died without an error message",
         fix="Look at the host's kernel log and Ray's worker logs; rerun on another host.",
+        example="Started a local Ray instance.\n"
+        "(raylet) A worker died or was killed while executing a task by an unexpected system error.",
         source="Ray, src/ray/raylet/node_manager.cc; github.com/ETOgaosion/verl run_qwen_grpo_megatron.res",
     ),
     TriageRule(
@@ -385,6 +477,8 @@ RULES: tuple[TriageRule, ...] = (
         r"|not enough nodes|no enough nodes|bundle count cannot satisfy|RayResourcesError: Ray can never place ",
         cause="Ray has fewer GPUs, CPUs or nodes than the job asks for",
         fix="Give Ray the resources (`ray_cpus` of the site profile, GPUs, nodes) or lower what the job asks for.",
+        example='  File "verl/trainer/ppo/v1/trainer_base.py", line 733, in _setup\n'
+        "ValueError: Total available GPUs 1.0 is less than total desired GPUs 4",
         source="verl, verl/single_controller/ray/base.py:_check_resource_available",
     ),
     TriageRule(
@@ -397,6 +491,8 @@ RULES: tuple[TriageRule, ...] = (
         r"|session_\S* .*different|Version mismatch: The cluster was started with",
         cause="Ray did not start, or its cluster cannot be reached",
         fix="Give Ray its own RAY_TMPDIR with room, unset a stale RAY_ADDRESS, and check the head node.",
+        example="Connecting to existing Ray cluster at address: 192.0.2.2:6399...\n"
+        "gcs_client.cc:210: Failed to get cluster ID from GCS server: TimedOut: Timed out while waiting",
         source="Ray, src/ray/gcs_rpc_client/gcs_client.cc",
     ),
     TriageRule(
@@ -408,6 +504,9 @@ RULES: tuple[TriageRule, ...] = (
         r"|Missing key \w+$",
         cause="the launch command or its configuration is wrong",
         fix="Compare the override named with verl's Hydra configuration at the commit under test.",
+        example="Using dataset class: RLHFDataset\n"
+        "Could not override 'actor_rollout_ref.actor.megatron.use_megatron_fsdpx'.\n"
+        "Key 'use_megatron_fsdpx' is not in struct",
         source="Hydra, hydra/_internal/config_loader_impl.py:_apply_overrides_to_config",
     ),
     TriageRule(
@@ -417,6 +516,11 @@ RULES: tuple[TriageRule, ...] = (
         calls=r"skyrl/train/(?:config/config\.py:|utils/utils\.py:validate_)",
         cause="SkyRL refuses the configuration",
         fix="Compare the key with SkyRL's configuration.",
+        example="Traceback (most recent call last):\n"
+        '  File "skyrl/train/entrypoints/main_base.py", line 360, in main\n'
+        "    cfg = SkyRLTrainConfig.from_cli_overrides(sys.argv[1:])\n"
+        '  File "skyrl/train/config/config.py", line 1573, in validate_dict_keys_against_dataclass\n'
+        "ValueError: Invalid fields {'use_megatron_fsdp'} for MegatronDDPConfig. Valid fields are {'ddp_config'}.",
         source="SkyRL, skyrl/train/config/config.py:validate_dict_keys_against_dataclass",
     ),
     TriageRule(
@@ -426,6 +530,7 @@ RULES: tuple[TriageRule, ...] = (
         kind=r"^ShellError$",
         cause="the wrapper script itself failed",
         fix="Read the line that bash names; a command, a variable or a file of the wrapper is missing.",
+        example="Total training steps: 1\nrun_ppo_trainer_megatron.sh: line 12: python3: command not found",
         source="bash, execute_cmd.c",
     ),
     TriageRule(
@@ -436,6 +541,8 @@ RULES: tuple[TriageRule, ...] = (
         cause="the checkpoint does not fit the model, or cannot be read",
         fix="Compare the checkpoint's keys and parallel sizes with the model's; rerun with SAVE_FREQ=-1 to "
         "separate construction.",
+        example='  File "verl/workers/engine_workers.py", line 88, in __init__\n'
+        "RuntimeError: Error(s) in loading state_dict for GPTModel:",
         source="PyTorch, torch/nn/modules/module.py:load_state_dict",
     ),
     TriageRule(
@@ -446,6 +553,11 @@ RULES: tuple[TriageRule, ...] = (
         r"|^NotFinite|(?:loss|grad\w*) (?:is|are|contains?) (?:NaN|nan|inf|not finite)",
         cause="the step produced NaN or infinity",
         fix="Find the first tensor that is not finite: run the step in fp32 with anomaly detection.",
+        example="all initialize finished, ready to fit\n"
+        "Traceback (most recent call last):\n"
+        '  File "megatron/core/rerun_state_machine.py", line 534, in validate_result\n'
+        "RuntimeError: Rank 0, iteration 0: Unexpected result nan (message='found NaN in local grad norm "
+        "for bucket #0')",
         source="Megatron-LM, megatron/core/rerun_state_machine.py:validate_result",
     ),
     TriageRule(
@@ -463,6 +575,9 @@ RULES: tuple[TriageRule, ...] = (
             "fault.",
             "Rerun with all sizes 1: if it passes, only the sharded case is at fault.",
         ),
+        example='  File "megatron/bridge/models/conversion/auto_bridge.py", line 700, in load_hf_weights\n'
+        '  File "megatron/bridge/models/conversion/model_bridge.py", line 1345, in load_weights_hf_to_megatron\n'
+        "ValueError: Shape mismatch for megatron param decoder.layers.0.mlp.linear_fc1.weight:",
         source="Megatron-Bridge, src/megatron/bridge/models/conversion/model_bridge.py:load_weights_hf_to_megatron",
     ),
     TriageRule(
@@ -477,6 +592,10 @@ RULES: tuple[TriageRule, ...] = (
             "as ignored in the family's bridge, or regenerate them.",
             "Under PP and EP a key may be lost on one rank only: rerun the export with all sizes 1.",
         ),
+        example='  File "verl/utils/checkpoint/megatron_checkpoint_manager.py", line 600, in save_checkpoint\n'
+        '  File "megatron/bridge/models/hf_pretrained/state.py", line 870, in save_generator\n'
+        "RuntimeError: 2 tensors from the original checkpoint were not written. Re-run with strict=False to save the "
+        "partial checkpoint instead of failing.",
         source="Megatron-Bridge, src/megatron/bridge/models/hf_pretrained/state.py:save_generator",
     ),
     TriageRule(
@@ -487,6 +606,8 @@ RULES: tuple[TriageRule, ...] = (
         calls=r"trainer\w*\.py:\w+\Z",
         cause="the data set has fewer rows than one batch",
         fix="Give more rows or lower the batch size.",
+        example='  File "verl/trainer/fsdp_sft_trainer.py", line 716, in fit\n'
+        "ZeroDivisionError: integer division or modulo by zero",
         source="verl, verl/trainer/fsdp_sft_trainer.py:fit; github.com/johnson7788/RLDecisionAgent docs/Error.md",
     ),
     TriageRule(
@@ -505,6 +626,9 @@ RULES: tuple[TriageRule, ...] = (
             "Look for `No modules matched the requested target_modules entries` and for `Adapter parameters` above.",
             "Canonical LoRA takes the unfused names (linear_q, linear_k, linear_v, linear_fc1_up, linear_fc1_gate).",
         ),
+        example="ray::WorkerDict.actor_rollout_init_model() (pid=1, ip=192.0.2.2)\n"
+        '  File "verl/workers/megatron_workers.py", line 232, in _init_hf_config_and_tf_config\n'
+        "AssertionError: LoRA/PEFT only supported via Megatron-Bridge",
         source="verl, verl/workers/megatron_workers.py:_init_hf_config_and_tf_config",
     ),
     TriageRule(
@@ -517,6 +641,10 @@ RULES: tuple[TriageRule, ...] = (
         r"|:_save_dist_checkpoint$|:_schedule_dist_checkpoint_saves$",
         cause="saving the checkpoint failed",
         fix="Rerun with SAVE_FREQ=-1 to separate construction from saving.",
+        example='  File "verl/workers/engine_workers.py", line 722, in save_checkpoint\n'
+        '  File "megatron/bridge/models/conversion/model_bridge.py", line 1542, in '
+        "stream_weights_megatron_to_hf\n"
+        "ValueError: Object must exist on at least one PP rank",
         source="Megatron-Bridge, src/megatron/bridge/models/conversion/param_mapping.py:broadcast_obj_from_pp_rank",
     ),
     TriageRule(
@@ -537,6 +665,9 @@ RULES: tuple[TriageRule, ...] = (
             "A key or shape that differs: compare the sharded state dict of save and load (parallel sizes, LoRA "
             "on or off, optimizer layout).",
         ),
+        example='  File "verl/trainer/ppo/ray_trainer.py", line 1123, in fit\n'
+        '  File "torchdata/stateful_dataloader/stateful_dataloader.py", line 1477, in _restore_main_state\n'
+        "StopIteration",
         source="torchdata, torchdata/stateful_dataloader/stateful_dataloader.py:_restore_main_state",
     ),
     TriageRule(
@@ -548,6 +679,10 @@ RULES: tuple[TriageRule, ...] = (
         r"|:compute_rm_score|:load_reward_manager|:get_custom_reward_fn|reward_model",
         cause="the reward function or the reward model failed",
         fix="Check reward.reward_model, the custom reward file and that it knows the data source.",
+        example='  File "verl/trainer/ppo/ray_trainer.py", line 996, in fit\n'
+        '  File "verl/workers/reward_manager/naive.py", line 64, in __call__\n'
+        '  File "verl/utils/reward_score/__init__.py", line 37, in _default_compute_score\n'
+        "NotImplementedError",
         source="verl, verl/utils/reward_score/__init__.py:default_compute_score; github.com/KotoHanon/VERL-Maze "
         "verl_demo.log",
     ),
@@ -564,6 +699,10 @@ RULES: tuple[TriageRule, ...] = (
             "The last frame that says `<module>` is the module that raised; the package of that frame has the "
             "wrong version or is broken.",
         ),
+        example='  File "<string>", line 1, in <module>\n'
+        '  File "megatron/bridge/__init__.py", line 21, in <module>\n'
+        '  File "megatron/core/dist_checkpointing/strategies/nvrx.py", line 85, in is_nvrx_min_version\n'
+        "AttributeError: module 'nvidia_resiliency_ext' has no attribute '__version__'",
         source="Megatron-LM, megatron/core/dist_checkpointing/strategies/nvrx.py:is_nvrx_min_version",
     ),
     TriageRule(
@@ -576,6 +715,10 @@ RULES: tuple[TriageRule, ...] = (
         r"|:create_rl_sampler|(?:^|/)datasets/\S+:|:collate_fn$|:_read_files_and_tokenize|pyarrow(?!\S*:write_)|pandas/io",
         cause="the data set cannot be used",
         fix="Prepare the parquet files with verl's own script and the installed datasets version; check the paths.",
+        example="Started a local Ray instance.\n"
+        '  File "verl/trainer/ppo/v1/trainer_base.py", line 657, in _init_dataloader\n'
+        '  File "datasets/data_files.py", line 405, in resolve_pattern\n'
+        "FileNotFoundError: Unable to find the train parquet",
         source="datasets, src/datasets/data_files.py:resolve_pattern; our Level 0 without its training file",
     ),
     TriageRule(
@@ -590,6 +733,10 @@ RULES: tuple[TriageRule, ...] = (
         r"|sharding_manager/\S+:__enter__",
         cause="exporting weights to the rollout engine or to Hugging Face form failed",
         fix="Reproduce with the export test of that model family; compare the mapping of the parameter named.",
+        example='  File "verl/workers/engine_workers.py", line 760, in update_weights\n'
+        '  File "megatron/bridge/models/conversion/param_mapping.py", line 479, in '
+        "broadcast_obj_from_pp_rank\n"
+        "ValueError: Object must exist on at least one PP rank",
         source="Megatron-Bridge, src/megatron/bridge/models/conversion/param_mapping.py:broadcast_obj_from_pp_rank",
     ),
     TriageRule(
@@ -615,6 +762,8 @@ RULES: tuple[TriageRule, ...] = (
             "A device-side assert or an illegal address: rerun with CUDA_LAUNCH_BLOCKING=1, for the frame of an "
             "asynchronous error is not the one that failed.",
         ),
+        example='  File "verl/workers/megatron_workers.py", line 450, in compute_log_prob\n'
+        "KeyError: 'key \"old_log_probs\" not found in TensorDict'",
         source="tensordict, tensordict/base.py; github.com/ETOgaosion/verl run_deepseek_grpo_megatron.res",
     ),
     TriageRule(
@@ -628,6 +777,10 @@ RULES: tuple[TriageRule, ...] = (
         r"|rollout/replica\.py:|async_server\.py:",
         cause="the rollout engine did not start",
         fix="Start the engine alone with the same arguments; check its version, backend and memory share.",
+        example="optimizer config after override: {}\n"
+        '  File "verl/workers/rollout/vllm_rollout/vllm_async_server.py", line 267, in init_engine\n'
+        '  File "vllm/v1/engine/async_llm.py", line 143, in from_vllm_config\n'
+        "ValueError: Using V1 AsyncLLMEngine, but envs.VLLM_USE_V1=False. This should not happen.",
         source="vLLM, vllm/v1/engine/async_llm.py:from_vllm_config",
     ),
     TriageRule(
@@ -638,6 +791,10 @@ RULES: tuple[TriageRule, ...] = (
         calls=r"(?:^|/)(?:vllm|sglang|tensorrt_llm)/|rollout/(?:vllm|sglang|trtllm)_rollout|agent_loop",
         cause="generation failed after weights had been synced",
         fix="Check what the last weight sync sent; rerun the merge base with the same job.",
+        example="vLLM load weights, loaded_params: 56\n"
+        '  File "vllm/v1/engine/core.py", line 320, in step\n'
+        '  File "vllm/v1/worker/gpu_model_runner.py", line 2100, in execute_model\n'
+        "RuntimeError: The size of tensor a (512) must match the size of tensor b (256)",
         source="vLLM, vllm/v1/worker/gpu_model_runner.py:execute_model",
     ),
     TriageRule(
@@ -650,6 +807,11 @@ RULES: tuple[TriageRule, ...] = (
         r"|:init_megatron_optim_config$|:_build_lr_scheduler$|optimizer_param_scheduler",
         cause="the optimizer could not be set up",
         fix="Compare the optimizer's configuration with what this Megatron-Core supports.",
+        example="Setting up optimizer with config OptimizerConfig(lr=0.001)\n"
+        '  File "megatron/core/distributed/distributed_data_parallel.py", line 314, in __init__\n'
+        '  File "megatron/core/optimizer/distrib_optimizer.py", line 688, in __init__\n'
+        "AssertionError: Only Adam, HybridDeviceOptimizer, and optimizers with an init_state_fn are "
+        "currently supported",
         source="Megatron-LM, megatron/core/optimizer/distrib_optimizer.py:DistributedOptimizer",
     ),
     TriageRule(
@@ -660,6 +822,9 @@ RULES: tuple[TriageRule, ...] = (
         message=r"OptimizerConfig\.__init__\(\)|OptimizerConfig' object has no",
         cause="the optimizer's configuration cannot be built",
         fix="Compare the field named with this Megatron-Core's OptimizerConfig.",
+        example="Traceback (most recent call last):\n"
+        '  File "train.py", line 50, in <module>\n'
+        "TypeError: OptimizerConfig.__init__() got an unexpected keyword argument 'lr_decay'\n",
         source="Megatron-LM, megatron/core/optimizer/optimizer_config.py:OptimizerConfig",
     ),
     TriageRule(
@@ -671,6 +836,9 @@ RULES: tuple[TriageRule, ...] = (
         r"|:fully_shard|megatron_fsdp/|:apply_fsdp|:_build_fsdp",
         cause="wrapping the model with FSDP failed",
         fix="Rerun with USE_MEGATRON_FSDP=False to separate FSDP from the provider; check sizes that FSDP supports.",
+        example='  File "megatron/training/models/dist_utils.py", line 396, in _ddp_wrap\n'
+        '  File "megatron/core/distributed/fsdp/mcore_fsdp_adapter.py", line 633, in _validate_config\n'
+        "ValueError: v2 does not currently support: tensor_model_parallel_size=2",
         source="Megatron-LM, megatron/core/distributed/fsdp/mcore_fsdp_adapter.py:_validate_config",
     ),
     TriageRule(
@@ -681,6 +849,9 @@ RULES: tuple[TriageRule, ...] = (
         message=r"megatron[-_ ]?fsdp|M-?FSDP|FullyShardedDataParallel|\bFSDP\b",
         cause="the FSDP configuration is not possible",
         fix="Compare the FSDP settings with what this Megatron-Core supports.",
+        example='  File "megatron/core/distributed/distributed_data_parallel_config.py", line 257, in '
+        "__post_init__\n"
+        "ValueError: megatron_fsdp_version must be either 1 or 2",
         source="Megatron-LM, megatron/core/distributed/distributed_data_parallel_config.py:__post_init__",
     ),
     TriageRule(
@@ -693,6 +864,10 @@ RULES: tuple[TriageRule, ...] = (
         cause="wrapping the model with DDP failed",
         fix="Check the DDP configuration against the process groups; rerun with wrap_with_ddp off to see whether "
         "wrapping is the cause.",
+        example="Loading from the folder 100% (31/31) Qwen2Bridge\n"
+        '  File "megatron/bridge/models/model_provider.py", line 698, in get_model\n'
+        '  File "megatron/core/distributed/distributed_data_parallel.py", line 314, in __init__\n'
+        "KeyError: 'module.decoder.layers.0.mlp.linear_fc1.to_wrap.weight'",
         source="Megatron-LM, megatron/core/distributed/distributed_data_parallel.py:DistributedDataParallel",
     ),
     TriageRule(
@@ -703,6 +878,10 @@ RULES: tuple[TriageRule, ...] = (
         message=r"DistributedDataParallelConfig|ddp_config",
         cause="the DDP configuration cannot be built",
         fix="Compare the field named with this Megatron-Core's DistributedDataParallelConfig.",
+        example="Traceback (most recent call last):\n"
+        '  File "train.py", line 48, in <module>\n'
+        "TypeError: DistributedDataParallelConfig.__init__() got an unexpected keyword argument "
+        "'use_distributed_optimizers'\n",
         source="Megatron-LM, "
         "megatron/core/distributed/distributed_data_parallel_config.py:DistributedDataParallelConfig",
     ),
@@ -714,6 +893,9 @@ RULES: tuple[TriageRule, ...] = (
         calls=r"megatron/bridge/peft/|megatron_peft|:adapter_checkpoint_hook$|:peft_\w*hook$|(?:^|/)peft/",
         cause="LoRA could not be applied",
         fix="Reproduce with the PEFT tests; check target modules, rank and the layer that is wrapped.",
+        example='  File "megatron/bridge/models/model_provider.py", line 666, in get_model\n'
+        '  File "megatron/bridge/peft/lora.py", line 221, in transform\n'
+        "ValueError: Unsupported class (TELinear)",
         source="Megatron-Bridge, src/megatron/bridge/peft/lora.py:transform",
     ),
     TriageRule(
@@ -724,6 +906,9 @@ RULES: tuple[TriageRule, ...] = (
         calls=r":to_megatron_provider$|:provider_bridge$|:hf_config_to_\w+$|:get_model_config$",
         cause="Bridge could not make a provider of the model's configuration",
         fix="Compare the field that the message names with what Bridge's bridge of this family maps.",
+        example='  File "megatron/bridge/models/conversion/auto_bridge.py", line 1968, in to_megatron_provider\n'
+        '  File "megatron/bridge/models/conversion/model_bridge.py", line 529, in hf_to_megatron_activation\n'
+        "ValueError: Unsupported activation function: nonsense. Supported: ['gelu', 'relu', 'silu']",
         source="Megatron-Bridge, src/megatron/bridge/models/conversion/model_bridge.py:hf_to_megatron_activation",
     ),
     TriageRule(
@@ -744,6 +929,9 @@ RULES: tuple[TriageRule, ...] = (
             "A shape that differs: compare the layer's shard under TP, PP and EP with the mapping (column, row, "
             "QKV, gated), then rerun with all sizes 1.",
         ),
+        example='  File "megatron/bridge/models/model_provider.py", line 666, in get_model\n'
+        '  File "megatron/bridge/models/hf_pretrained/state.py", line 643, in load_tensors\n'
+        "KeyError: \"Keys not found in safetensors: {'model.norm.weight'}\"",
         source="Megatron-Bridge, src/megatron/bridge/models/hf_pretrained/state.py:load_tensors",
     ),
     TriageRule(
@@ -756,6 +944,9 @@ RULES: tuple[TriageRule, ...] = (
         r"|:initialize_global_process_group|:_init_device_mesh$|base/worker\.py:|:_setup_env",
         cause="processes, device mesh or parallel sizes could not be set up",
         fix="Check world size against TP, PP, CP, EP and batch sizes, and the GPUs that each worker sees.",
+        example="Enabling LORA with rank=4, alpha=4\n"
+        '  File "megatron/core/parallel_state.py", line 823, in initialize_model_parallel\n'
+        "RuntimeError: world_size (2) is not divisible by 4",
         source="Megatron-LM, megatron/core/parallel_state.py:initialize_model_parallel",
     ),
     TriageRule(
@@ -773,6 +964,9 @@ RULES: tuple[TriageRule, ...] = (
             "Build the model alone: AutoBridge.from_hf_pretrained(path).to_megatron_provider(), finalize() and "
             "provide(), with the job's sizes.",
         ),
+        example='  File "megatron/bridge/models/model_provider.py", line 747, in _create_model\n'
+        '  File "megatron/core/transformer/transformer_block.py", line 156, in get_num_layers_to_build\n'
+        "AssertionError: num_layers=4 should be divisible by config.pipeline_model_parallel_size=3",
         source="Megatron-LM, megatron/core/transformer/transformer_block.py:get_num_layers_to_build",
     ),
     TriageRule(
@@ -786,6 +980,9 @@ RULES: tuple[TriageRule, ...] = (
         r"|megatron/core/models/",
         cause="a part of the model could not be built",
         fix="Read the innermost frame of Megatron-LM or verl; rerun the merge base with the same job.",
+        example='  File "verl/workers/megatron_workers.py", line 410, in _build_model_optimizer\n'
+        '  File "megatron/core/transformer/transformer_config.py", line 901, in __post_init__\n'
+        "ValueError: num_attention_heads (16) must be a multiple of num_query_groups (3).",
         source="Megatron-LM, megatron/core/transformer/transformer_config.py:__post_init__",
     ),
     TriageRule(
@@ -798,6 +995,10 @@ RULES: tuple[TriageRule, ...] = (
         r"|_from_pretrained)$|:hf_tokenizer$|:hf_processor$|:copy_to_local|:snapshot_download|modelscope/",
         cause="the model's configuration, tokenizer or weights could not be read",
         fix="Snapshot the model completely and read it once before any worker starts.",
+        example="Using dataset class: RLHFDataset\n"
+        '  File "verl/utils/tokenizer/tokenizer.py", line 176, in hf_tokenizer\n'
+        '  File "transformers/tokenization_utils_base.py", line 2100, in _from_pretrained\n'
+        "ValueError: Non-consecutive added token found in the saved vocabulary",
         source="transformers, tokenization_utils.py:_from_pretrained, below verl "
         "verl/utils/tokenizer/tokenizer.py:hf_tokenizer",
     ),
@@ -810,6 +1011,10 @@ RULES: tuple[TriageRule, ...] = (
         calls=r"verl/workers/config/|verl/utils/config\.py:|verl/trainer/config/|:validate_config$",
         cause="verl refuses the run's configuration",
         fix="Change the key that the message names; compare with verl's configuration at the commit under test.",
+        example="Using dataset class: RLHFDataset\n"
+        '  File "verl/workers/config/actor.py", line 150, in __post_init__\n'
+        "ValueError: [actor_rollout_ref.actor] Please set at least one of ppo_micro_batch_size and its "
+        "_per_gpu form.",
         source="verl, verl/workers/config/actor.py:__post_init__",
     ),
     TriageRule(
@@ -822,6 +1027,10 @@ RULES: tuple[TriageRule, ...] = (
         r"|:get_placement_groups$|:sort_placement_group",
         cause="Ray could not be started or has too few resources",
         fix="Give Ray its own RAY_TMPDIR with room and the CPUs and GPUs that the job asks for.",
+        example="Total training steps: 1\n"
+        '  File "ray/_private/worker.py", line 1927, in init\n'
+        '  File "ray/_private/node.py", line 1407, in start_gcs_server\n'
+        "RuntimeError: Timed out waiting for file in the session directory",
         source="Ray, python/ray/_private/node.py:start_gcs_server",
     ),
     TriageRule(
@@ -832,6 +1041,9 @@ RULES: tuple[TriageRule, ...] = (
         calls=r"(?:trainer\w*|trainer/\S+)\.py:(?:fit|step|_step_once|_validate)$",
         cause="the training loop failed",
         fix="Read the innermost frame; rerun the merge base with the same job.",
+        example="ray_trainer without a milestone\n"
+        '  File "verl/trainer/ppo/ray_trainer.py", line 1150, in fit\n'
+        "IndexError: list index out of range",
         source="verl, verl/trainer/ppo/ray_trainer.py:fit",
     ),
     TriageRule(
@@ -842,6 +1054,8 @@ RULES: tuple[TriageRule, ...] = (
         calls=r":_build_\w*model\w*$|:init_model$|^ray::.*(?:init_model|_reset)$",
         cause="the model could not be built",
         fix="Read the innermost frame; rerun the merge base with the same job.",
+        example='  File "verl/workers/engine_workers.py", line 643, in init_model\n'
+        "NotImplementedError: Cannot copy out of meta tensor; no data!",
         source="PyTorch, torch/nn/modules/module.py:_apply, below verl verl/workers/engine_workers.py:init_model",
     ),
     TriageRule(
@@ -850,6 +1064,8 @@ RULES: tuple[TriageRule, ...] = (
         kind=r"^WatchdogTimeout$",
         cause="a watchdog ended a process that made no progress",
         fix="Find what that process waited for: its stack, the device and the other ranks; then rerun.",
+        example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
+        "Watchdog timeout (self.watchdog_timeout=300, self.soft=False)",
         source="SGLang, python/sglang/srt/utils/watchdog.py",
     ),
     TriageRule(
@@ -858,6 +1074,8 @@ RULES: tuple[TriageRule, ...] = (
         kind=r"^NativeError$",
         cause="the last thing that is printed is an error of a native library",
         fix="Look the line up in that library; if it names a device or a peer, rerun on another host.",
+        example="Training Progress:   5%|x         | 1/20 [00:19<06:19, 19.99s/it]\n"
+        "F1120 14:10:32.300000 77 tensor.cc:12] Check failed: rows == columns",
         source="glog, src/logging.cc:LogMessage",
     ),
     TriageRule(
@@ -867,6 +1085,8 @@ RULES: tuple[TriageRule, ...] = (
         kind=r"^ExitStatus$",
         cause="the requested steps completed, but the run ended with a failure",
         fix="Find what failed after the last step: a save, a validation, the clean-up, or the script around the run.",
+        example="Training Progress: 100%|x| 1/1 [00:19<00:00, 19.99s/it]\n"
+        "srun: error: n1: task 0: Exited with exit code 1",
         source="Slurm, src/srun/libsrun/launch.c",
     ),
     TriageRule(
@@ -877,6 +1097,10 @@ RULES: tuple[TriageRule, ...] = (
         kind=r"(?:Error|Exception)$",
         cause="an exception was raised after the model had been built",
         fix="Read the traceback; rerun the merge base with the same job.",
+        example="Training Progress:  10%|x         | 1/10 [00:19<06:19, 19.99s/it]\n"
+        "Traceback (most recent call last):\n"
+        '  File "somewhere.py", line 12, in work\n'
+        "ValueError: no such thing",
         source="CPython, Objects/exceptions.c, for code that no other rule places",
     ),
     TriageRule(
@@ -893,6 +1117,10 @@ RULES: tuple[TriageRule, ...] = (
             "Python uses the checkout in place of an installed Megatron-Bridge only while the checkout can be "
             "imported.",
         ),
+        example="+ PYTHONPATH=/src/bridge/src:/src/bridge/3rdparty/Megatron-LM\n"
+        "/usr/lib/python3/site-packages/megatron/bridge/models/qwen/qwen2_bridge.py:48: FutureWarning: old\n"
+        "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="CPython, Lib/warnings.py:formatwarning",
     ),
     TriageRule(
@@ -904,6 +1132,9 @@ RULES: tuple[TriageRule, ...] = (
         steps=(
             "A variable counts only when the wrapper at that commit reads it; a later override of the same key wins.",
         ),
+        example="+ LORA_RANK=4\nEnabling LORA with rank=8, alpha=8, dropout=0.0\n"
+        "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, tests/special_e2e/run_ppo_trainer_megatron.sh",
     ),
     TriageRule(
@@ -914,6 +1145,8 @@ RULES: tuple[TriageRule, ...] = (
         cause="LoRA was requested but matched no module",
         fix="Check lora.target_modules against the module names of this family.",
         steps=("Go through the steps of [adapter-path](#adapter-path).",),
+        example="Enabling LORA with rank=4, alpha=4, dropout=0.0\nPEFT Adapter Information\n"
+        "Total parameters:     17,940,992\nAdapter parameters:   0\n",
         source="Megatron-Bridge, src/megatron/bridge/peft; our Level 0 with a matcher that matches nothing",
     ),
     TriageRule(
@@ -930,6 +1163,8 @@ RULES: tuple[TriageRule, ...] = (
             "place and unties it, so the family's bridge must map the output layer although its checkpoints hold "
             "none. Without a mapping Bridge ends with `'NoneType' object has no attribute 'megatron_module'`.",
         ),
+        example="WARNING:2025-11-11 03:39:09,185:WARNING: No mapping found for megatron_param: "
+        "decoder.layers.0.self_attention.linear_proj.to_wrap.weight",
         source="Megatron-Bridge, src/megatron/bridge/models/conversion/model_bridge.py; NVIDIA-NeMo/Megatron-Bridge "
         "issue 1272",
     ),
@@ -943,6 +1178,8 @@ RULES: tuple[TriageRule, ...] = (
             "`not written` names keys of the source that the export never yielded; `not found in original model "
             "structure` names what it yielded under a wrong key: the two lists usually pair up.",
         ),
+        example="Loading from the folder 100% (31/31) Qwen2Bridge\n"
+        "Error: 2 tensors from the original checkpoint were not written. See warnings above for details.",
         source="Megatron-Bridge, src/megatron/bridge/models/hf_pretrained/state.py:save_generator",
     ),
     TriageRule(
@@ -956,6 +1193,10 @@ RULES: tuple[TriageRule, ...] = (
             "The line names a weight: look for it in the export (`AutoBridge.export_hf_weights`) and in the engine's "
             "model (`named_parameters`); a fused, renamed or padded tensor differs in name or shape.",
         ),
+        example="(vLLMHttpServer pid=9) WARNING 11-20 14:34:20 [qwen3_next.py:301] Parameter "
+        "layers.3.mlp.gate.weight not found in params_dict, skip loading\n"
+        "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="vLLM, vllm/model_executor/models/qwen3_next.py:load_weights",
     ),
     TriageRule(
@@ -965,6 +1206,9 @@ RULES: tuple[TriageRule, ...] = (
         stage=Stage.ROLLOUT_ENGINE,
         cause="the rollouts were read from a file, so the engine and the weights that it got are not tested",
         fix="Switch actor_rollout_ref.rollout.skip off and run again.",
+        example="[RolloutSkip()] Load generate result at step 1 from /data/dump\n"
+        "step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - critic/grad_norm:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/utils/skip/rollout_skip.py:RolloutSkip",
     ),
     TriageRule(
@@ -980,6 +1224,8 @@ RULES: tuple[TriageRule, ...] = (
             "`rollout_corr/rollout_rs_*_masked_fraction` of 1: trainer and rollout differ so much that rejection "
             "sampling left nothing; compare the weights of both.",
         ),
+        example="step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - response/aborted_ratio:1.0\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/metric_utils.py:compute_data_metrics",
     ),
     TriageRule(
@@ -989,6 +1235,8 @@ RULES: tuple[TriageRule, ...] = (
         stage=Stage.LEARNING_SIGNAL,
         cause="a metric that must be a number is not finite",
         fix="Find the first tensor that is not finite; lower the rate or run in fp32.",
+        example="step:1 - actor/loss:0.5 - actor/grad_norm:nan - critic/grad_norm:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/ray_trainer.py:fit",
     ),
     TriageRule(
@@ -999,6 +1247,9 @@ RULES: tuple[TriageRule, ...] = (
         cause="the correlation of trainer and rollout is not a number from -1 to 1, so nothing shows that both hold "
         "the same weights",
         fix="Check that the rollout returns log-probabilities and that responses have tokens that count.",
+        example="step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - "
+        "training/rollout_actor_probs_pearson_corr:nan\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/utils/debug/metrics.py:calculate_debug_metrics",
     ),
     TriageRule(
@@ -1008,6 +1259,8 @@ RULES: tuple[TriageRule, ...] = (
         stage=Stage.TRAIN_STEP,
         cause="no step updated the actor",
         fix="Set trainer.critic_warmup to 0, or train more steps than it has.",
+        example="step:1 - critic/score/mean:0.5 - critic/grad_norm:0.25 - critic/vf_loss:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/v1/trainer_base.py:fit",
     ),
     TriageRule(
@@ -1017,6 +1270,8 @@ RULES: tuple[TriageRule, ...] = (
         stage=Stage.LEARNING_SIGNAL,
         cause="every advantage is exactly zero, so the policy had nothing to learn from",
         fix="Choose data and a reward under which the responses to one prompt earn different rewards.",
+        example="step:1 - actor/grad_norm:0.0 - critic/advantages/max:0.0 - critic/advantages/min:0.0\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/core_algos.py:compute_grpo_outcome_advantage",
     ),
     TriageRule(
@@ -1031,6 +1286,8 @@ RULES: tuple[TriageRule, ...] = (
             "Every advantage zero: with a group estimator equal rewards in each group leave no gradient; look at the "
             "reward and advantage metrics of the same lines.",
         ),
+        example="step:1 - actor/loss:0.5 - actor/grad_norm:0.0 - critic/grad_norm:1.5\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/workers/engine_workers.py:train_mini_batch",
     ),
     TriageRule(
@@ -1045,6 +1302,9 @@ RULES: tuple[TriageRule, ...] = (
             "missing tensor, a setting of rope or of the norm that only one side has.",
             "A correlation that falls later is drift of the rollout's precision, or adapters that are not sent.",
         ),
+        example="step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - "
+        "training/rollout_actor_probs_pearson_corr:0.44\n"
+        "Training Progress: 100%|###| 1/1 [00:01<00:00, 1.0s/it]",
         source="verl, verl/utils/debug/metrics.py:calculate_debug_metrics",
     ),
     TriageRule(
@@ -1054,6 +1314,9 @@ RULES: tuple[TriageRule, ...] = (
         stage=Stage.LEARNING_SIGNAL,
         cause="the learning rate is zero at every step, so no update moved anything",
         fix="Give actor_rollout_ref.actor.optim.lr a rate above zero, and a warm-up shorter than the run.",
+        example="step:1 - actor/loss:0.5 - actor/grad_norm:0.25 - actor/lr:0.0\n"
+        "step:2 - actor/loss:0.5 - actor/grad_norm:0.25 - actor/lr:0.0\n"
+        "Training Progress: 100%|###| 2/2 [00:01<00:00, 1.0s/it]",
         source="verl, verl/workers/engine_workers.py:train_mini_batch",
     ),
     TriageRule(
@@ -1068,6 +1331,10 @@ RULES: tuple[TriageRule, ...] = (
             "Zero at every step is what a model with random weights earns from a strict rule: use a rule that grades, "
             "or fewer than 3 steps where no learning is to be shown.",
         ),
+        example="step:1 - actor/grad_norm:0.25 - critic/score/mean:1.0 - actor/loss:0.5\n"
+        "step:2 - actor/grad_norm:0.35 - critic/score/mean:1.0 - actor/loss:0.4\n"
+        "step:3 - actor/grad_norm:0.45 - critic/score/mean:1.0 - actor/loss:0.3\n"
+        "Training Progress: 100%|###| 3/3 [00:01<00:00, 1.0s/it]",
         source="verl, verl/trainer/ppo/metric_utils.py:compute_data_metrics",
     ),
 )
