@@ -87,7 +87,8 @@ def commit_of_consumer(
     """The consumer's commit to test with: the one asked for, else its pin, else the checkout's HEAD, said so."""
     if asked:
         return checkout.resolve(asked), ()
-    pin = consumer.pin or policy.verl.commit
+    rules = policy.consumers.get(consumer.name)
+    pin = (rules.pin if rules is not None else None) or consumer.pin or policy.verl.commit
     pinned = checkout.find(pin)
     if pinned:
         return pinned, ()

@@ -237,7 +237,7 @@ class Planner:
         base: str,
         head: str,
         policy: Policy,
-        asked: Iterable[Level] = (),
+        asked: Collection[Level] = (),
         cells: CellMap | None = None,
         megatron_lm: str = "",
     ) -> Planned:
@@ -257,7 +257,7 @@ class Planner:
             change = replace(change, paths=(*rest, moved))
         known = cells or packaged_cell_map()
         found = self._with_merge(self._planned(change, policy, asked, known), policy, asked, known)
-        found = self._with_consumers(found, policy, known)
+        found = self._with_consumers(found, policy, known, tuple(asked))
         if not found.plan.jobs:
             return found
         followed = self._trees.get((found.change.head, policy.source))
@@ -317,7 +317,7 @@ class Planner:
             whole = plan(change, policy, asked, found.effects, beyond, measured)
         return replace(found, plan=_merged_later(whole), contract=(*found.contract, *broken))
 
-    def _with_consumers(self, found: Planned, policy: Policy, cells: CellMap) -> Planned:
+    def _with_consumers(self, found: Planned, policy: Policy, cells: CellMap, asked: tuple[Level, ...]) -> Planned:
         """The plan with the jobs of the other consumers that the policy names.
 
         Where reach is not followed, names tell what each of them runs.
@@ -335,7 +335,7 @@ class Planner:
                 effects = self._beside[name]._planned(found.change, plain, (), cells).effects
                 if effects is not None and rules.when == "differs":
                     effects = differing(effects, uses.entries, self._uses.entries)
-            planned = beside(planned, consumer, policy, found.change, effects)
+            planned = beside(planned, consumer, policy, found.change, effects, asked)
         return replace(found, plan=planned)
 
     def _planned(self, change: Change, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
@@ -600,10 +600,12 @@ class Planner:
 
         own, _ = reached(trees[0].reach, trees[1].reach)
         ran = entered_by_runs(reach.package, reach.roots)
-        left = dict(self._others)
-        for name in policy.consumers:
-            left.pop(CONSUMERS[name].title, None)
-        for title, uses in left.items():
+        planned = [CONSUMERS[name].title for name in policy.consumers]
+        whose = {
+            **dict.fromkeys(self._others, "no job here runs it"),
+            **dict.fromkeys(planned, "no job of verl runs it"),
+        }
+        for title, uses in self._others.items():
             try:
                 base, head = (Reach(program, uses.entries, ran) for program in programs)
             except RecursionError:
@@ -619,7 +621,7 @@ class Planner:
                 places = [f"{symbol} ({file})" if symbol else file for file, symbol in in_folder]
                 shown = ", ".join(map(readable, places[:_SHOWN_PLACES]))
                 more = f" and {len(alone) - _SHOWN_PLACES} more" if len(alone) > _SHOWN_PLACES else ""
-                yield f"{title} alone reaches {shown}{more}: no job here runs it ({uses.source})."
+                yield f"{title} alone reaches {shown}{more}: {whose[title]} ({uses.source})."
 
     def reached_by(self, revision: str, policy: Policy, path: str, symbol: str) -> tuple[str, ...]:
         """The other consumers that reach a symbol at a revision, each with where its chain starts."""
@@ -757,7 +759,11 @@ def plan_pull(ref: PullRef, readers: PlanReaders) -> Planned:
     except ForgeError as error:
         listed, policy = readers.pulls.change(pull), policy_of()
         missing = _missing(pull, listed)
-        found = Planned(listed, plan(listed, policy, tuple(Level) if missing else ()), None)
+        asked = tuple(Level) if missing else ()
+        found = Planned(listed, plan(listed, policy, asked), None)
+        for name in policy.consumers:
+            beside_verl = beside(found.plan, CONSUMERS[name], policy, listed, None, asked)
+            found = replace(found, plan=beside_verl)
         return _incomplete(found, *([missing] if missing else []), f"{error}. So the files were not looked into.")
 
 
@@ -788,7 +794,7 @@ def _missing(target: Target, change: Change) -> str:
 def _incomplete(planned: Planned, *notes: str) -> Planned:
     """The plan with why it may not be what the change needs; no verdict is reused for what may be another change."""
     found = replace(planned.plan, incomplete=(*notes, *planned.plan.incomplete))
-    return replace(planned, plan=found, reached=NOT_KNOWN)
+    return replace(planned, plan=found, reached=NOT_KNOWN, reached_by={})
 
 
 def with_verl_files(planned: Planned, paths: Collection[str], verl: str) -> Planned:

@@ -93,6 +93,8 @@ class Prepared:
     wanted: tuple[WantedJob, ...] = ()
     merge_base: str = ""
     reached: ReachedFiles = NOT_KNOWN
+    # The same of the jobs of other consumers, by their names.
+    reached_by: Mapping[str, ReachedFiles] = field(default_factory=dict)
     rehearsal: RehearsalJob | None = None
     rehearsal_missing: str = ""
 
@@ -177,7 +179,8 @@ class RequiredJobs:
             fix = "run `make rehearsal-env` on the host and name its Python in `rehearsal_python`"
             missing = f"the site profile {site.name} names no Python for rehearsals; {fix}"
         merge_base = found.change.merge_base or ""
-        return Prepared(found.plan, "", broken, jobs, merge_base, found.reached, rehearsal, missing)
+        reached = found.reached, found.reached_by
+        return Prepared(found.plan, "", broken, jobs, merge_base, *reached, rehearsal, missing)
 
     def _recent(
         self, key: tuple[str, ...], target: Target, policy: Policy, cells: str = "", megatron_lm: str = ""
@@ -398,7 +401,8 @@ class VerdictReuse:
         for wanted in prepared.wanted:
             made = self._of_this_head(target, wanted, tuple(found))
             if policy.gate.reuse_h and may_take_over(wanted, target.head_sha, tuple(found), entries):
-                made = made or self._taken_over(target, policy, wanted, prepared.reached, runs)
+                reached = prepared.reached_by.get(wanted.consumer, prepared.reached)
+                made = made or self._taken_over(target, policy, wanted, reached, runs)
             found.extend([made] if made is not None else [])
         return tuple(found)
 

@@ -49,6 +49,24 @@ def test_what_verl_starts_from_too_does_not_differ() -> None:
     assert not any(inside.effects for inside in differing(FOUND, [SHARED, OWN], [SHARED, OWN]).paths.values())
 
 
+def test_what_could_not_be_read_may_be_its_own_way() -> None:
+    unread = replace(FOUND, paths={}, unread={LORA: "it does not parse"}, unknown={LORA: "it does not parse"})
+    found = planned(differing(unread, [SHARED], [SHARED]), policy(), LORA)
+    assert {job.id for job in found.jobs} >= {"0-lora-ddp-skyrl"}
+    # Its whole way is not known.
+    lost = replace(FOUND, incomplete=("the chain of imports is too long",))
+    assert planned(differing(lost, [SHARED], [SHARED]), policy(), TRAIN).jobs
+    moved = Inside((), at_import=FOUND.paths[LORA].effects)
+    own = differing(replace(FOUND, paths={LORA: moved}), [SHARED, OWN], [SHARED])
+    assert planned(own, policy(), LORA).jobs
+
+
+def test_levels_that_someone_asks_for_are_planned_whatever_differs() -> None:
+    nothing = differing(FOUND, [SHARED], [SHARED])
+    found = beside(plan(change(LORA), policy()), SKYRL, policy(), change(LORA), nothing, [Level.SAVE_RESUME])
+    assert "1-resume-skyrl" in {job.id for job in found.jobs}
+
+
 def test_jobs_are_planned_only_where_the_way_differs() -> None:
     own = differing(FOUND, [SHARED, OWN], [SHARED])
     found = planned(own, policy())

@@ -10,6 +10,7 @@ from verl_e2e.core.consumer.consumers import CONSUMERS, variant_named
 from verl_e2e.core.consumer.nemo_rl import NEMO_RL
 from verl_e2e.core.consumer.skyrl import SKYRL
 from verl_e2e.core.consumer.verl import VERL
+from verl_e2e.core.judge.criteria.basic import requested_config
 from verl_e2e.core.model.jobs import Repository
 from verl_e2e.core.model.levels import Level, Variant
 from verl_e2e.core.model.settings import Axis
@@ -118,3 +119,11 @@ def test_the_jobs_of_a_consumer_that_never_ran_are_composed_all_the_same() -> No
         assert job.script == "examples/run_grpo.py"
         assert NEMO_RL.expected(job.wrapper, job.overrides)["cluster.gpus_per_node"] == job.gpu_count
         assert not any("actor_rollout_ref" in text or text.startswith("trainer.") for text in job.overrides)
+
+
+@pytest.mark.parametrize("name", [job.id for job in SKYRLS.jobs if not job.obstacles])
+def test_what_a_run_must_print_is_in_the_words_of_its_own_trainer(name: str) -> None:
+    job = build_job(BY_ID[name.removesuffix("-skyrl")], policy=POLICY, site=HOPPER, sources=SOURCES)
+    asked = dict(requested_config(job))
+    assert asked.keys() >= job.expected.keys()
+    assert {key.partition(".")[0] for key in asked} <= {"trainer", "generator", "environment", "data"}

@@ -15,6 +15,7 @@ from verl_e2e.core.model.execution import ChangedFunction
 from verl_e2e.core.model.jobs import Job
 from verl_e2e.core.model.known_defects import RetryRules
 from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.plan.classify import Reason
 from verl_e2e.core.plan.policy import ConsumerRules, Policy
 from verl_e2e.core.pulls.decide import decide_actions
@@ -81,7 +82,16 @@ def test_a_merge_group_starts_nothing_that_is_only_shown() -> None:
 def test_a_shown_run_that_becomes_required_counts() -> None:
     wanted = own()
     assert wanted.job is not None
-    runs = run(SMOKE), run(wanted.job, required=False, job=wanted.job)
+    runs = run(SMOKE), run(wanted.job, required=False, shown=True)
     due = decide_actions(target_state(*runs, wanted=(WANTED[0], wanted), policy=policy("require")))
     assert due.dispatch == ()
     assert {item.state for item in due.standings} == {JobStatus.PASSED}
+
+
+def test_a_later_failure_of_a_shown_job_counts_where_it_becomes_required() -> None:
+    wanted = own()
+    assert wanted.job is not None
+    passed = run(wanted.job, required=False, shown=True)
+    failed = run(wanted.job, result=Result.FAIL, required=False, shown=True, attempt=2, asked_by="c:1")
+    due = decide_actions(target_state(run(SMOKE), passed, failed, wanted=(WANTED[0], wanted), policy=policy("require")))
+    assert not due.gate.is_open

@@ -88,6 +88,14 @@ def variant_named(job_id: str) -> Variant | None:
     return next((variant for variant in VARIANTS if variant.job_id == job_id), None)
 
 
+def named_variant(level: Level, name: str, consumer: Consumer) -> Variant | None:
+    """The named job of a level in the words of a consumer; None where the level has no job of this name."""
+    known = variant_named(f"{int(level)}-{name}")
+    if known is None or consumer is VERL:
+        return known
+    return variant_of(POINTS[known.job_id], level, name, consumer=consumer)
+
+
 # The jobs that are compared with an unsharded run.
 PARITY_VARIANTS = tuple(variant for variant in VARIANTS if POINTS[variant.job_id][Axis.PARITY])
 

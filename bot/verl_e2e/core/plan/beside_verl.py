@@ -1,6 +1,6 @@
 """The jobs of another consumer than verl: what its own way through the changed code asks for, in its own words."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from verl_e2e.core.consumer.consumer import NEVER_RUN, Consumer
@@ -14,7 +14,7 @@ from verl_e2e.core.plan.measured_jobs import point_of
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle, in_order, with_obstacles
 from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.plan.policy import Feature, Policy
-from verl_e2e.core.reach.effects import UNREACHED, Effects, Inside
+from verl_e2e.core.reach.effects import UNREACHED, Effect, Effects, Inside
 from verl_e2e.core.reach.walk import Entry
 
 _REFUSED = "{} has no {}: {}."
@@ -28,40 +28,58 @@ _OTHER_PIN = "{} {} is followed by the list of {}, and the patches for that comm
 def differing(effects: Effects, theirs: Iterable[Entry], own: Iterable[Entry]) -> Effects:
     """The effects of a consumer without those that it reaches by an import or attribute that verl uses, too.
 
+    What could not be read stays: it may be anything.
     `theirs` and `own` are what the consumer and verl use of the package.
     """
+    if effects.incomplete:
+        # Where its way could not be followed, all of it may be its own.
+        return effects
     known = {(entry.module, entry.attribute) for entry in own}
     starts = {str(entry) for entry in theirs if (entry.module, entry.attribute) not in known}
+
+    def own_way(found: Iterable[Effect]) -> tuple[Effect, ...]:
+        return tuple(effect for effect in found if effect.via[0] in starts)
+
     kept = {
-        path: tuple(effect for effect in inside.effects if effect.via[0] in starts)
+        path: replace(inside, effects=own_way(inside.effects), at_import=own_way(inside.at_import))
         for path, inside in effects.paths.items()
     }
-    symbols = {(path, effect.symbol) for path, found in kept.items() for effect in found}
+    symbols = {(path, effect.symbol) for path, inside in kept.items() for effect in inside.effects}
     return replace(
         effects,
-        paths={path: Inside(found, None if found else UNREACHED) for path, found in kept.items()},
+        paths={
+            path: inside if inside.effects or inside.at_import else Inside((), UNREACHED)
+            for path, inside in kept.items()
+        },
         functions=tuple(item for item in effects.functions if (item.path, item.symbol) in symbols),
-        unread={},
-        unknown={},
         notes=(),
-        incomplete=(),
     )
 
 
-def beside(planned: Plan, consumer: Consumer, policy: Policy, change: Change, effects: Effects | None) -> Plan:
+def beside(
+    planned: Plan,
+    consumer: Consumer,
+    policy: Policy,
+    change: Change,
+    effects: Effects | None,
+    asked: Collection[Level] = (),
+) -> Plan:
     """The plan with the jobs of a consumer in addition; `effects` are what the change does to what it runs, if known.
+
+    `asked` are levels that someone requests in addition.
 
     They start after verl's level 0 has passed, where the plan has that: no GPU is spent on a change that breaks it.
     The policy's budget counts all jobs of the plan together; the default of level 0 always stays, and of required jobs
     all of level 0 and the default of each other level.
     """
     rules = policy.consumers[consumer.name]
-    if rules.when == "differs" and effects is not None:
-        counted = {path for path, inside in effects.paths.items() if inside.effects}
+    if rules.when == "differs" and effects is not None and not effects.incomplete and not asked:
+        counted = {path for path, inside in effects.paths.items() if inside.effects or inside.at_import}
+        counted |= {*effects.unread, *effects.unknown}
         change = replace(change, paths=tuple(item for item in change.paths if counted.intersection(item.names())))
         if not change.paths:
             return planned
-    theirs = for_consumer(plan(change, policy, (), effects), consumer, policy)
+    theirs = for_consumer(plan(change, policy, asked, effects), consumer, policy)
     named = [reason for reason in theirs.reasons if reason.symbol and reason.symbol != MODULE_LEVEL]
     first = next(iter(named), None)
     why = f"{consumer.title} runs {first.symbol}" if first else f"{consumer.title} runs what changed"
@@ -108,9 +126,9 @@ def _is_asked_for(job: JobOutline, planned: Plan) -> bool:
 
 
 def _without_refused(job: JobOutline, refused: Iterable[JobOutline], kept: Iterable[JobOutline]) -> JobOutline:
-    """A job of level 0 without the functions that only a job which the consumer refuses would enter."""
+    """A job of level 0 without the functions that only a refused job enters, on the model of a family."""
     others = {item for other in kept if other.variant.level is not Level.SMOKE for item in other.changed.functions}
-    lost = {item for other in refused for item in other.changed.functions} - others
+    lost = {item for other in refused if other.family for item in other.changed.functions} - others
     if job.variant.level is not Level.SMOKE or not lost:
         return job
     functions = tuple(item for item in job.changed.functions if item not in lost)

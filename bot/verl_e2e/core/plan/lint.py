@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.criteria.features import bears_name
 from verl_e2e.core.model.jobs import Checkpoint
 from verl_e2e.core.model.known_defects import MOST_DAYS, Validity
@@ -146,7 +147,7 @@ def lint_features(policy: Policy, verl_paths: Collection[str], verl: str) -> tup
 def lint_jobs(jobs: Iterable[JobOutline], verl_paths: Collection[str], verl: str) -> tuple[str, ...]:
     """One sentence for each script or dummy config that planned jobs need and verl does not have: they are Blocked."""
     missing: dict[str, list[str]] = {}
-    for job in jobs:
+    for job in (job for job in jobs if job.consumer == VERL.name):
         for path in (job.script, *_dummy(job.checkpoint)):
             if not job.blocked and path not in verl_paths:
                 missing.setdefault(path, []).append(job.id)

@@ -266,7 +266,8 @@ def run_of_job(wanted: WantedJob, target_state: TargetState, source: str) -> Run
     before = (run for run in (*target_state.here, *target_state.elsewhere) if does(run, wanted))
     limit_s = target_state.policy.gate.queue_deadline_s
     run = new_run(target_state, wanted.id, wanted.digest, before, source, limit_s)
-    of_job = {"required": wanted.required, "job": wanted.job, "reuse_key": wanted.reuse_key}
+    shown = wanted.of_plan and not wanted.required
+    of_job = {"required": wanted.required, "shown": shown, "job": wanted.job, "reuse_key": wanted.reuse_key}
     queued = {"merge_base": target_state.merge_base, "awaits_slot": True, "terms": terms_of(wanted, target_state)}
     return run.model_copy(update={**of_job, **queued})
 
@@ -339,7 +340,8 @@ def _absence(
     requires = plan is None or (bool(plan.levels) and not spares_level_0(target_state, rehearsal)) or required
     if requires or none is Absence.OPEN or not isinstance(trust, NeedsApproval):
         return "", ""
-    shown = any(standing.wanted.level is Level.SMOKE and standing.state is JobStatus.PASSED for standing in found)
+    counting = (item for item in found if item.wanted.required or not item.wanted.of_plan)
+    shown = any(item.wanted.level is Level.SMOKE and item.state is JobStatus.PASSED for item in counting)
     strangers = none is Absence.APPROVE_STRANGERS
     rehearsed = rehearsal is not None and (rehearsal.is_equal or rehearsal.is_underway)
     if shown or (strangers and (trust.has_role or rehearsed)):

@@ -14,7 +14,6 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, Field
 
 from verl_e2e.core.compare.rehearsal import CellOutcome
-from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.criteria.run_record import BackendTimes
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.access import DEFAULT_GATE
@@ -184,6 +183,8 @@ class Run(Document):
     attempt: Annotated[int, Field(ge=1)] = 1
     # Whether the plan asks for it; an extra or narrowed run never satisfies the gate.
     required: bool = True
+    # Whether the plan asked for its job only to be shown.
+    shown: bool = False
     # The state of the run.
     state: RunState = RunState.QUEUED
     # The back end's own name for it, once submitted.
@@ -257,9 +258,8 @@ class Run(Document):
 
     @property
     def of_plan(self) -> bool:
-        """Whether the plan asked for its job, be it only to be shown as those of another trainer may be."""
-        shown = self.job is not None and self.job.consumer != VERL.name and not self.asked_by
-        return self.required or shown
+        """Whether the plan asked for its job, be it only to be shown."""
+        return self.required or self.shown
 
     @property
     def order(self) -> RunOrder | None:

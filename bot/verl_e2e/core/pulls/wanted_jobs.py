@@ -277,6 +277,7 @@ def taken_over(origin: Run, wanted: WantedJob, target: Target, made: Iterable[Ru
             "job_digest": wanted.digest,
             "attempt": attempt,
             "required": wanted.required,
+            "shown": wanted.of_plan and not wanted.required,
             "carried_from": origin.head_sha,
             "origin_number": origin.number,
             "origin_at": origin.updated,

@@ -17,7 +17,7 @@ from typing import Any
 
 from verl_e2e.core.compare.jobs import KNOWN_GOOD, UNSHARDED
 from verl_e2e.core.consumer.consumer import ConfigKey, PlannedPhase, Quantity
-from verl_e2e.core.consumer.consumers import consumer_of, measured, variant_named
+from verl_e2e.core.consumer.consumers import consumer_of, measured, named_variant
 from verl_e2e.core.judge.case import (
     NOT_PRINTED,
     Case,
@@ -292,7 +292,7 @@ def requested_config(job: Job, phase: PlannedPhase | None = None) -> tuple[tuple
     wrapper = {**job.site.wrapper, **job.wrapper}
     overrides = [item for item in job.site.overrides if item not in job.overrides] + list(job.overrides)
     asked = []
-    variant = variant_named(f"{int(job.level)}-{job.variant}")
+    variant = named_variant(job.level, job.variant, consumer)
     if variant is not None:
         # The job itself says whether it trains a critic and merges its adapter.
         own = consumer.own_choices
