@@ -139,6 +139,13 @@ def test_no_work_is_planned_twice_and_none_that_cannot_be(most: int) -> None:
     assert not [job.id for job in own if job.obstacles and not job.is_default]
 
 
+def test_each_family_has_a_job_of_its_own() -> None:
+    qwen, llama = "src/megatron/bridge/models/qwen/qwen3_bridge.py", "src/megatron/bridge/models/llama/llama_bridge.py"
+    found = planned(None, policy(when="reached"), qwen, llama)
+    models = [job.checkpoint.model_id for job in found.jobs if job.family and job.checkpoint]
+    assert len(models) == len(set(models)) > 1
+
+
 def test_another_pin_is_said() -> None:
     rules = policy().model_copy(update={"consumers": {"skyrl": ConsumerRules(level="show", pin="a" * 40)}})
     assert [note for note in planned(None, rules).notes if f"SkyRL {'a' * 40} is followed by the list of" in note]

@@ -109,11 +109,11 @@ def beside(
 
 def _same_work(job: JobOutline, other: JobOutline) -> bool:
     """Whether a job does what another one does, as the stand-in for a job with too many GPUs may."""
-    return job.variant.level is other.variant.level and (job.variant.wrapper, job.variant.overrides, job.features) == (
-        other.variant.wrapper,
-        other.variant.overrides,
-        other.features,
-    )
+
+    def work(item: JobOutline) -> tuple[object, ...]:
+        return item.variant.level, item.variant.wrapper, item.variant.overrides, item.features, item.checkpoint
+
+    return work(job) == work(other)
 
 
 def _is_asked_for(job: JobOutline, planned: Plan) -> bool:
