@@ -1,6 +1,7 @@
 """Ending a run: its daemonised grandchildren die, a bystander lives. Real processes, no stand-ins."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -174,3 +175,13 @@ def test_python_daemons_that_fork_twice_die_too(launch: Launch, tmp_path: Path) 
     assert psutil.Process(daemon).ppid() != process.pid
     assert process.end(grace_s=2, clock=CLOCK) == ()
     assert not runs(daemon)
+
+
+def test_a_child_that_is_about_to_end_is_buried_at_the_close(tmp_path: Path) -> None:
+    # A lot of memory takes the kernel a moment to free, and until then the child can be waited for only.
+    script = "import time; held = bytearray(300_000_000); print('ready', flush=True); time.sleep(300)"
+    process = start([sys.executable, "-c", script], env=ENVIRONMENT, cwd=tmp_path, nonce="nonce-3")
+    assert os.read(process.output, 10) == b"ready\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.close()
+    assert not Path(f"/proc/{process.pid}").exists()

@@ -347,6 +347,7 @@ RUN_VARIABLE = "VERL_E2E_RUN"
 _PIPE_BYTES = 1 << 20
 _LOOK_S = 0.1
 _KILL_S = 5.0
+_BURIED_S = 1.0
 
 Identity = tuple[int, float]
 
@@ -466,7 +467,9 @@ class WrapperProcess:
 
     def close(self) -> None:
         """Close our end of the pipe, after the end; a child that ended since the last look is buried."""
-        self.poll()
+        if self.poll() is None:
+            # One that is about to end has no name any more, and cannot be buried yet.
+            _waited(self._confined.process, _BURIED_S, None)
         self._confined.close()
         if self.output >= 0:
             os.close(self.output)
