@@ -328,9 +328,8 @@ class Planner:
             uses = self._others.get(consumer.title)
             if policy.reach is not None and uses is not None:
                 if name not in self._beside:
-                    others = self._today, self._commits_at
-                    made = Planner(self.repository, uses, self._summaries, *others, measured=False)
-                    self._beside[name] = made
+                    known = self.repository, uses, self._summaries, self._today, self._commits_at
+                    self._beside[name] = Planner(*known, measured=False)
                 plain = policy.model_copy(update={"consumers": {}})
                 effects = self._beside[name]._planned(found.change, plain, (), cells).effects
                 if effects is not None and rules.when == "differs":
@@ -600,11 +599,8 @@ class Planner:
 
         own, _ = reached(trees[0].reach, trees[1].reach)
         ran = entered_by_runs(reach.package, reach.roots)
-        planned = [CONSUMERS[name].title for name in policy.consumers]
-        whose = {
-            **dict.fromkeys(self._others, "no job here runs it"),
-            **dict.fromkeys(planned, "no job of verl runs it"),
-        }
+        whose = dict.fromkeys(self._others, "no job here runs it")
+        whose |= {CONSUMERS[name].title: "no job of verl runs it" for name in policy.consumers}
         for title, uses in self._others.items():
             try:
                 base, head = (Reach(program, uses.entries, ran) for program in programs)

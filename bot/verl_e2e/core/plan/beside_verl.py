@@ -80,9 +80,8 @@ def beside(
         if not change.paths:
             return planned
     theirs = for_consumer(plan(change, policy, asked, effects), consumer, policy)
-    named = [reason for reason in theirs.reasons if reason.symbol and reason.symbol != MODULE_LEVEL]
-    first = next(iter(named), None)
-    why = f"{consumer.title} runs {first.symbol}" if first else f"{consumer.title} runs what changed"
+    named = (reason.symbol for reason in theirs.reasons if reason.symbol and reason.symbol != MODULE_LEVEL)
+    why = f"{consumer.title} runs {next(named, 'what changed')}"
     refused = [job for job in theirs.jobs if any(item.missing is Missing.CONSUMER for item in job.obstacles)]
     # No gate waits for what cannot be.
     notes = [_REFUSED.format(consumer.title, job.id, job.obstacles[0].reason) for job in refused]

@@ -99,8 +99,7 @@ def decide_actions(target_state: TargetState) -> Actions:
         target_state = replace(target_state, wanted=tuple(kept))
     if isinstance(target_state.target, MergeGroup):
         # Nobody reads what is only shown of a commit that is about to be merged.
-        kept = [item for item in target_state.wanted if item.required or item.asked_by]
-        target_state = replace(target_state, wanted=tuple(kept))
+        target_state = replace(target_state, wanted=tuple(item for item in target_state.wanted if not item.shown))
     ending = tuple(_to_end(target_state))
     # Nothing starts before the live runs of an earlier head ended that do no job of this one.
     going_on = {run.key for run in target_state.continued}
@@ -266,8 +265,7 @@ def run_of_job(wanted: WantedJob, target_state: TargetState, source: str) -> Run
     before = (run for run in (*target_state.here, *target_state.elsewhere) if does(run, wanted))
     limit_s = target_state.policy.gate.queue_deadline_s
     run = new_run(target_state, wanted.id, wanted.digest, before, source, limit_s)
-    shown = wanted.of_plan and not wanted.required
-    of_job = {"required": wanted.required, "shown": shown, "job": wanted.job, "reuse_key": wanted.reuse_key}
+    of_job = {"required": wanted.required, "shown": wanted.shown, "job": wanted.job, "reuse_key": wanted.reuse_key}
     queued = {"merge_base": target_state.merge_base, "awaits_slot": True, "terms": terms_of(wanted, target_state)}
     return run.model_copy(update={**of_job, **queued})
 
@@ -340,8 +338,8 @@ def _absence(
     requires = plan is None or (bool(plan.levels) and not spares_level_0(target_state, rehearsal)) or required
     if requires or none is Absence.OPEN or not isinstance(trust, NeedsApproval):
         return "", ""
-    counting = (item for item in found if item.wanted.required or not item.wanted.of_plan)
-    shown = any(item.wanted.level is Level.SMOKE and item.state is JobStatus.PASSED for item in counting)
+    passed = (item.wanted for item in found if item.state is JobStatus.PASSED)
+    shown = any(wanted.level is Level.SMOKE and not wanted.shown for wanted in passed)
     strangers = none is Absence.APPROVE_STRANGERS
     rehearsed = rehearsal is not None and (rehearsal.is_equal or rehearsal.is_underway)
     if shown or (strangers and (trust.has_role or rehearsed)):

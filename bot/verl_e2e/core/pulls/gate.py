@@ -74,9 +74,8 @@ def attempts_due(target_state: TargetState, runs: tuple[Run, ...]) -> dict[str, 
     found: dict[str, Attempt] = {}
     for wanted in target_state.wanted:
         of_job = runs_of(wanted, target_state.head_sha, runs)
-        shown = not (wanted.required or wanted.asked_by)
         # What is only shown takes no attempt from what is required.
-        if shown or not of_job or wanted.job is None or not was_blocked(of_job[-1]):
+        if wanted.shown or not of_job or wanted.job is None or not was_blocked(of_job[-1]):
             continue
         last = of_job[-1]
         held = hold(target_state) if wanted.asked_by else hold_of_plan(target_state)

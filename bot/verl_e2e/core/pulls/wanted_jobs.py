@@ -140,9 +140,14 @@ class WantedJob:
     options: str = ""
 
     @property
+    def shown(self) -> bool:
+        """Whether the plan asks for it only to be shown, as the policy may have it for another trainer."""
+        return not (self.required or self.asked_by) and self.consumer != VERL.name
+
+    @property
     def of_plan(self) -> bool:
-        """Whether the plan asks for it, be it only to be shown as those of another trainer may be."""
-        return self.required or (self.consumer != VERL.name and not self.asked_by)
+        """Whether the plan asks for it, be it only to be shown."""
+        return self.required or self.shown
 
     @property
     def digest(self) -> str:
@@ -277,7 +282,7 @@ def taken_over(origin: Run, wanted: WantedJob, target: Target, made: Iterable[Ru
             "job_digest": wanted.digest,
             "attempt": attempt,
             "required": wanted.required,
-            "shown": wanted.of_plan and not wanted.required,
+            "shown": wanted.shown,
             "carried_from": origin.head_sha,
             "origin_number": origin.number,
             "origin_at": origin.updated,

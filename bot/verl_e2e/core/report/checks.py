@@ -90,7 +90,7 @@ def job_check_text(standing: JobStanding) -> CheckText:
     line = _NOT_BEGUN if waiting and standing.attempt is None else standing.clause
     kind = "Required by the plan."
     if not wanted.required:
-        kind = "Requested in addition to the plan" if wanted.asked_by else "Shown, as the policy asks"
+        kind = "Shown, as the policy asks" if wanted.shown else "Requested in addition to the plan"
         kind += ": it never satisfies the gate."
     asked = f" Requested with {code(wanted.options, 400)}." if wanted.options else ""
     rows = [f"Level {int(wanted.level)}, {wanted.level.title}. {kind}{asked}"]

@@ -225,7 +225,7 @@ def _table(standings: Sequence[JobStanding], shown: Collection[str], *, fold: bo
         cells = (
             markdown(wanted.id, 80) + (f" {code(wanted.options, 200)}" if wanted.options else "") + again,
             f"{standing.state.icon} {standing.state.word}",
-            "yes" if wanted.required else "extra" if wanted.asked_by else "no",
+            "yes" if wanted.required else "no" if wanted.shown else "extra",
             f"{used} of about {planned:.0f}" if planned else used,
             verdict_sentence(detail, 400) + (links(run.url) if run is not None else ""),
         )
@@ -314,7 +314,7 @@ def earlier_heads(target_state: TargetState) -> tuple[tuple[str, JobStatus, str]
     """The earlier heads, the latest first, each with the worst result of its last runs and what that run says."""
     of_head: dict[str, dict[str, Run]] = {}
     # What is only shown says nothing of a head.
-    told = (run for run in target_state.earlier if run.required or not run.of_plan)
+    told = (run for run in target_state.earlier if not run.shown)
     for run in sorted(told, key=lambda item: (item.created, item.attempt)):
         last = of_head.setdefault(run.head_sha, {})
         last[run.job_id] = run
