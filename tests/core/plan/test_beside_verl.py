@@ -5,14 +5,18 @@ from dataclasses import replace
 import pytest
 
 from tests.core.plan.test_plan import POLICY, change
+from verl_e2e.config.policy import packaged_policy
 from verl_e2e.core.consumer.consumers import variants_of
 from verl_e2e.core.consumer.skyrl import SKYRL
-from verl_e2e.core.model.levels import Level
+from verl_e2e.core.model.execution import ChangedFunction
+from verl_e2e.core.model.levels import CostBasis, Level
 from verl_e2e.core.model.settings import Axis
 from verl_e2e.core.plan.beside_verl import beside, differing
 from verl_e2e.core.plan.outline import in_order
 from verl_e2e.core.plan.plan import Plan, plan
 from verl_e2e.core.plan.policy import Budget, ConsumerRules, Policy, Rule
+from verl_e2e.core.reach.changed_functions import TouchedFunction
+from verl_e2e.core.reach.diff import IMPORT_TIME
 from verl_e2e.core.reach.effects import Effect, Effects, Inside
 from verl_e2e.core.reach.walk import Entry
 
@@ -144,6 +148,34 @@ def test_each_family_has_a_job_of_its_own() -> None:
     found = planned(None, policy(when="reached"), qwen, llama)
     models = [job.checkpoint.model_id for job in found.jobs if job.family and job.checkpoint]
     assert len(models) == len(set(models)) > 1
+
+
+def test_no_minutes_of_it_were_measured() -> None:
+    found = planned(None, policy(when="reached"), LORA)
+    assert {job.cost_basis for job in found.jobs if job.consumer == "skyrl"} == {CostBasis.ESTIMATE}
+
+
+def test_a_definition_that_differs_at_import_alone_is_not_said_to_run() -> None:
+    moved = Inside((), at_import=tuple(replace(item, kind=IMPORT_TIME) for item in FOUND.paths[LORA].effects))
+    found = planned(replace(FOUND, paths={LORA: moved}), policy(when="reached"), LORA)
+    assert "SkyRL runs what changed" in {job.reason for job in found.jobs}
+    assert not [job.reason for job in found.jobs if "LoRA.merge" in job.reason]
+
+
+def test_level_0_on_the_changed_familys_own_model_must_enter_the_change() -> None:
+    path = "src/megatron/bridge/models/qwen/qwen3_moe_bridge.py"
+    packaged = packaged_policy().model_copy(update={"consumers": policy("require", "reached").consumers})
+    function = ChangedFunction(path=path, symbol="Bridge.provide", first_line=1, last_line=9, lines=(2,), reached=True)
+    effects = Effects(
+        {path: effect(path, "Bridge.provide", OWN)}, functions=(TouchedFunction(function, path, "Bridge.provide"),)
+    )
+    nothing = plan(change("docs/index.md"), packaged)
+    (smoke,) = [
+        job for job in beside(nothing, SKYRL, packaged, change(path), effects).jobs if job.id == "0-lora-ddp-skyrl"
+    ]
+    assert smoke.checkpoint is not None
+    assert "qwen3_moe" in smoke.checkpoint.model_id
+    assert smoke.changed.functions == (function,)
 
 
 def test_another_pin_is_said() -> None:

@@ -420,8 +420,7 @@ class Event(Document):
     Kinds: `started`, `phase` (name, state begin|end), `finding`, `command`, `stage`, `step`, `gpu` and `memory`
     (samples), `ended` (reason, exit_code, note, nonce of the order) and `left_running` (processes that survived the
     clean-up); also `fatal` (line, kind, excerpt) when a fatal error was read, `ending` (reason, note) when the runner
-    ends the run, `probe` (lines, unreadable) and `durations` (seconds by stage). The other keys of the line are in
-    `data`.
+    ends the run, and `probe` (lines, unreadable). The other keys of the line are in `data`.
     """
 
     t_s: float

@@ -80,7 +80,9 @@ def beside(
         if not change.paths:
             return planned
     theirs = for_consumer(plan(change, policy, asked, effects), consumer, policy)
-    named = (reason.symbol for reason in theirs.reasons if reason.symbol and reason.symbol != MODULE_LEVEL)
+    # Of what differs at import nothing but the definition may run.
+    at_import = {MODULE_LEVEL, *(reason.symbol for reason in theirs.reasons if reason.at_import)}
+    named = (reason.symbol for reason in theirs.reasons if reason.symbol and reason.symbol not in at_import)
     why = f"{consumer.title} runs {next(named, 'what changed')}"
     refused = [job for job in theirs.jobs if any(item.missing is Missing.CONSUMER for item in job.obstacles)]
     # No gate waits for what cannot be.
@@ -125,9 +127,10 @@ def _is_asked_for(job: JobOutline, planned: Plan) -> bool:
 
 
 def _without_refused(job: JobOutline, refused: Iterable[JobOutline], kept: Iterable[JobOutline]) -> JobOutline:
-    """A job of level 0 without the functions that only a refused job enters, on the model of a family."""
+    """A job of level 0 without the functions that only a refused job enters, on the model of another family."""
     others = {item for other in kept if other.variant.level is not Level.SMOKE for item in other.changed.functions}
-    lost = {item for other in refused if other.family for item in other.changed.functions} - others
+    elsewhere = (other for other in refused if other.family and other.checkpoint != job.checkpoint)
+    lost = {item for other in elsewhere for item in other.changed.functions} - others
     if job.variant.level is not Level.SMOKE or not lost:
         return job
     functions = tuple(item for item in job.changed.functions if item not in lost)

@@ -229,8 +229,9 @@ class JobOutline:
 
     @property
     def cost_basis(self) -> CostBasis:
-        """Where `gpu_minutes` comes from: what was measured holds for the variant's own number of GPUs."""
-        return self.variant.cost.basis if self.gpu_count == self.variant.gpu_count else CostBasis.ESTIMATE
+        """Where `gpu_minutes` comes from: what was measured holds for verl and the variant's own number of GPUs."""
+        as_measured = self.consumer == VERL.name and self.gpu_count == self.variant.gpu_count
+        return self.variant.cost.basis if as_measured else CostBasis.ESTIMATE
 
     def fitted(self, gpu_memory_gib: float = DEFAULT_GPU_MEMORY_GIB) -> Fitted:
         """The variant on as many GPUs as the model needs."""
