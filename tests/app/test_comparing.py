@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from verl_e2e.app.judge_folder import (
     NotComparableError,
     add_healthy,
     add_pair,
+    card_of,
     compare_folders,
     described,
     judge_folders,
@@ -26,11 +28,13 @@ from verl_e2e.config.policy import load_policy
 from verl_e2e.config.validation import ConfigError
 from verl_e2e.core.compare.bands import ENOUGH, NotHealthyError, band_of, only_of, with_healthy
 from verl_e2e.core.compare.jobs import probe_digest
+from verl_e2e.core.consumer.skyrl import SKYRL
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.model.record import METRICS_FILE
+from verl_e2e.core.model.record import METRICS_FILE, PLAN_FILE
 from verl_e2e.core.model.related import RELATED_FILE, Bands, Related, RelatedRun, RelatedStep, Role
 from verl_e2e.core.report.comparison_text import render_report, render_report_markdown, report_json
+from verl_e2e.core.report.run_card import render_text
 from verl_e2e.wiring import check as checking
 
 FIRST, SECOND = ROOT / "bot/verl_e2e/demo/recording", ROOT / "tests/fixtures/runs/level0-image-tree-first"
@@ -201,6 +205,31 @@ def test_the_policys_bands_are_read_from_the_base_commit(tmp_path: Path) -> None
     git(demo.path, "commit", "-qm", "bands")
     found = checking.check_here(order_for(demo.path, "HEAD", None, tmp_path / "b"), {}, print, reseal=lambda _: None)
     assert found.verdicts == ()
+
+
+def test_a_check_of_another_trainer_names_it_and_its_pin(tmp_path: Path) -> None:
+    demo = build_demo_repository(tmp_path / "bridge")
+    commit(tmp_path / "verl", {"skyrl/worker.py": "import megatron.bridge\n"})
+    order = order_for(demo.path, demo.base, None, tmp_path / "out")
+    order = replace(order, consumer="skyrl", system="darwin")
+    said: list[str] = []
+    nothing = render_text(checking.check_here(order, {}, said.append, reseal=lambda _: None))
+    assert "Result: Pass - no SkyRL coverage is required by this change" in nothing
+    order = replace(order, out=tmp_path / "asked", levels=(0,), head="HEAD")
+    source = demo.path / "src/megatron/bridge/models/conversion/auto_bridge.py"
+    source.write_text(source.read_text() + "    name = 1\n")
+    git(demo.path, "commit", "-qam", "name")
+    card = checking.check_here(order, {}, said.append, reseal=lambda _: None)
+    text = render_text(card)
+    for shown in (nothing, text, render_text(card_of(FOLDERS, order.out))):
+        assert [line for line in shown.splitlines() if line.startswith(("- Local Bridge import", "- verl", "- SkyRL"))]
+        assert "in verl" not in shown
+        assert "verl Megatron backend run" not in shown
+    assert "- SkyRL Megatron backend run: Skipped - not run: " in text
+    assert "Reading what SkyRL uses of Megatron-Bridge ..." in said
+    notes = json.loads((order.out / PLAN_FILE).read_text())["notes"]
+    (reach,) = (note for note in notes if note.startswith("Reach starts from SkyRL "))
+    assert reach.endswith(f", and not from {SKYRL.pin[:12]}, which is its pin (--verl-ref).")
 
 
 def test_bands_beside_a_policy_file_are_read_from_disk(tmp_path: Path) -> None:

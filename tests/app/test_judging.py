@@ -27,6 +27,7 @@ from verl_e2e.core.judge.criteria.table import ROWS
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.execution import EXECUTED_FILE, ChangedCode, Executed
 from verl_e2e.core.model.outcome import Result
+from verl_e2e.core.model.record import CheckNotes
 from verl_e2e.core.report.run_card import NotRun, card_json, render_markdown, render_text, sentence_of
 
 WRITTEN = ("evidence.json", "verdict.json", "card.txt", "card.md")
@@ -156,7 +157,11 @@ def test_one_card_shows_all_jobs_in_level_order_and_those_that_did_not_run(run: 
     (passed,) = judge_folders(FOLDERS, run)
     later = judged(tests=passing_tests())
     later = type(later)(**{name: getattr(later, name) for name in later.__slots__} | {"job_id": "2-dense"})
-    card = make_card((later, passed), (NotRun("5-signal", "Level 5: Learning signal (signal)", "not asked"),), ("R.",))
+    card = make_card(
+        (later, passed),
+        (NotRun("5-signal", "Level 5: Learning signal (signal)", "not asked"),),
+        CheckNotes(notes=("R.",)),
+    )
     assert [verdict.job_id for verdict in card.verdicts] == ["0-lora-ddp", "2-dense"]
     text = render_text(card)
     assert [line for line in text.splitlines() if line.startswith("Deliverables")] == [

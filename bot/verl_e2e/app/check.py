@@ -87,8 +87,7 @@ def commit_of_consumer(
     """The consumer's commit to test with: the one asked for, else its pin, else the checkout's HEAD, said so."""
     if asked:
         return checkout.resolve(asked), ()
-    rules = policy.consumers.get(consumer.name)
-    pin = (rules.pin if rules is not None else None) or consumer.pin or policy.verl.commit
+    pin = policy.pin_of(consumer)
     pinned = checkout.find(pin)
     if pinned:
         return pinned, ()
@@ -218,13 +217,14 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     places = {"bridge": (services.blobs["bridge"], request.head), "verl": (services.blobs["verl"], request.verl_commit)}
     patches = fit_patches(patches_of(request.consumer, request.policy), places)
     notes = tuple(f"Declared {sentence}." for sentence in patches.left_out)
+    broken = BROKEN_CONTRACT.format(request.consumer.title) if contract else ""
     for outline in in_order(planned.jobs):
         # What can never pass is said whatever passed before.
         blocked = f"it cannot pass as planned: {outline.blocked}" if outline.blocked else ""
         blocked = outline.uncoverable or skipped.get(outline.id) or blocked or request.unable
         statuses = {verdict.job_id: status_of_verdict(verdict) for verdict in verdicts}
         requires = [required for required in outline.requires if required not in skipped]
-        reason = BROKEN_CONTRACT if contract else blocked or turn_of(requires, statuses).skipped
+        reason = broken or blocked or turn_of(requires, statuses).skipped
         job = reason or _job(outline, request, patches)
         if isinstance(job, str):
             uncoverable = bool(outline.uncoverable) and not contract
@@ -237,16 +237,15 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
         services.dispatcher.run(job, folder)
         own = FollowUpServices(services.dispatcher, services.folders, services.baselines)
         verdicts.append(follow_up(job, folder, request.related, own, say))
-    reasons = {job.job_id: job.reason for job in not_run}
-    rules = request.policy.gate.execution
     document = CheckNotes(
-        not_run=reasons,
+        not_run={job.job_id: job.reason for job in not_run},
         uncoverable=tuple(job.job_id for job in not_run if job.uncoverable),
         notes=(*planned.switched_off, *narrowed, *request.notes, *notes),
         contract=contract,
-        execution=rules,
+        execution=request.policy.gate.execution,
+        consumer=request.consumer.name,
     )
-    card = replace(make_card(tuple(verdicts), tuple(not_run), document.notes, contract, rules), plan=shown)
+    card = replace(make_card(tuple(verdicts), tuple(not_run), document), plan=shown)
     files = {CHECK_FILE: document.model_dump_json(indent=2) + "\n"}
     files |= {CARD_TEXT_FILE: render_text(card), CARD_MARKDOWN_FILE: render_markdown(card)}
     services.folders.write(request.out, files)
@@ -314,7 +313,7 @@ def demonstrate(
     verdicts = judge_folders(folders, folder)
     write_judgement(folders, folder, verdicts)
     notes = tuple(recording_note(folders.record(path)) for path in folders.find(folder))
-    return Demonstration(planned, make_card(verdicts, (), notes))
+    return Demonstration(planned, make_card(verdicts, (), CheckNotes(notes=notes)))
 
 
 def tell_story(first: Demonstration, fixed: Demonstration, folder: str) -> str:

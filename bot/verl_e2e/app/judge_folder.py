@@ -20,12 +20,12 @@ from verl_e2e.core.compare.bands import (
 from verl_e2e.core.compare.jobs import begins_equal, differing_values, job_differences
 from verl_e2e.core.compare.performance import performance_bands
 from verl_e2e.core.compare.steps import Report, compare_steps
+from verl_e2e.core.consumer.consumers import CONSUMERS
 from verl_e2e.core.judge.case import Case
 from verl_e2e.core.judge.criteria.metrics import baselines_of, case_options, figure_title
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.verdict import judge
 from verl_e2e.core.judge.verdict_document import Verdict, verdict_json
-from verl_e2e.core.model.access import ExecutionRules
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.evidence import State
 from verl_e2e.core.model.execution import ExecutionMap, ExecutionMaps, entered_files, merged_maps
@@ -37,6 +37,7 @@ from verl_e2e.core.model.record import (
     CARD_TEXT_FILE,
     EVIDENCE_FILE,
     VERDICT_FILE,
+    CheckNotes,
     Record,
     Started,
     read_data,
@@ -110,13 +111,12 @@ def write_verdict(folders: RunFolders, path: Path, verdict: Verdict, record: Rec
 def make_card(
     verdicts: tuple[Verdict, ...],
     not_run: tuple[NotRun, ...] = (),
-    notes: tuple[str, ...] = (),
-    contract: tuple[str, ...] = (),
-    execution: ExecutionRules | None = None,
+    notes: CheckNotes = CheckNotes(),
 ) -> Card:
-    """One card of all verdicts, in level order; `execution` is what the policy of a whole check asks for."""
+    """One card of all verdicts, in level order; `notes` are those of a whole check."""
     in_order = tuple(sorted(verdicts, key=lambda verdict: verdict.job_id))
-    return Card(in_order, not_run, notes, contract=contract, execution=execution)
+    trainer = CONSUMERS[notes.consumer].title
+    return Card(in_order, not_run, notes.notes, contract=notes.contract, execution=notes.execution, trainer=trainer)
 
 
 def card_of(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...] | None = None) -> Card:
@@ -132,7 +132,7 @@ def card_of(folders: RunFolders, folder: Path, verdicts: tuple[Verdict, ...] | N
     not_run = tuple(
         NotRun(name, coverage(name, level), reasons[name], name in notes.uncoverable) for name, level in missing
     )
-    return make_card(verdicts, not_run, notes.notes, notes.contract, notes.execution)
+    return make_card(verdicts, not_run, notes)
 
 
 def coverage(job_id: str, level: Level) -> str:

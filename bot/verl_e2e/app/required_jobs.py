@@ -325,13 +325,13 @@ class _Builder:
         )
         policy, sources = self._policy, self._sources
         try:
-            rules, consumer = policy.consumers.get(outline.consumer), CONSUMERS[outline.consumer]
-            verl_commit = policy.verl.commit if rules is None else rules.pin or consumer.pin
+            consumer = CONSUMERS[outline.consumer]
+            verl_commit = policy.pin_of(consumer)
             if verl_ref and verl_ref != verl_commit:
                 verl_commit = sources.verl(verl_ref).resolve(verl_ref)
             if image and (refused := refused_image(image, policy)):
                 raise BuildError(refused)
-            if rules is not None:
+            if consumer.pin:
                 # Its patches were written for one commit, and the runner holds each file against its digest.
                 own = consumer.patches if verl_commit == consumer.pin else ()
                 self._patches[verl_commit] = PatchChoice(own, ())

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_e2e.adapters.demo_repository import build_demo_repository
@@ -37,7 +37,7 @@ from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import unable
 from verl_e2e.core.plan.build import without_data
 from verl_e2e.core.pulls import commands
-from verl_e2e.core.report.plan_text import READING_VERL
+from verl_e2e.core.report.plan_text import READING
 from verl_e2e.core.report.run_card import Card
 from verl_e2e.git.repository import GitRepository
 from verl_e2e.wiring.planning import PlanRequest, commits_between, planner_of, policy_of, repository_named_by
@@ -87,6 +87,7 @@ def check_here(
     policy = policy_of(bridge, order.base, order.policy)
     consumer = CONSUMERS[order.consumer]
     verl_commit, notes = commit_of_consumer(verl, order.verl_ref, policy, consumer)
+    pin = "" if consumer is VERL else policy.pin_of(consumer)
     # One consumer is checked at a time, whichever the policy names.
     policy = policy.model_copy(update={"consumers": {}})
     if consumer is not VERL and policy.reach is not None:
@@ -135,9 +136,10 @@ def check_here(
     )
     blobs = {"bridge": bridge, "verl": verl}
     named = PlanRequest(order.bridge, order.verl, verl_commit, cache=order.cache, megatron_lm=order.megatron_lm)
+    named = replace(named, trainer=consumer.title, pin=pin)
     if request.unable:
         say(f"No job is run: {request.unable}.")
-    say(READING_VERL)
+    say(READING.format(consumer.title))
     with repository_named_by(named, policy):
         planner = planner_of(bridge, named, policy, order.base, order.head)
     folders = run_folders(policy_bands(policy, order.policy, bridge, base), reseal=reseal)

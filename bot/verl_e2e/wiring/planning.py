@@ -25,6 +25,7 @@ from verl_e2e.app.plan_change import (
 from verl_e2e.config.maps import load_labels, other_uses, packaged_uses, read_cell_map, uses_json
 from verl_e2e.config.policy import load_policy, packaged_policy, policy_at
 from verl_e2e.core.compare.cell_map import CellMap
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER
 from verl_e2e.core.model.levels import Level
@@ -72,6 +73,9 @@ class PlanRequest:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     # Whether the jobs of parity are wanted in addition to the plan.
     parity: bool = False
+    # The title of the trainer that `verl` is of, and the commit that it should be at; empty: the policy's of verl.
+    trainer: str = VERL.title
+    pin: str = ""
 
     @property
     def cells(self) -> CellMap | None:
@@ -199,7 +203,7 @@ def uses_of_consumer(verl: Path, verl_ref: str | None, consumer: str) -> str:
     policy = policy.model_copy(update={"reach": policy.reach.model_copy(update={"callers": f"{consumer}/"})})
     assert policy.reach is not None
     commit = repository.resolve(verl_ref or "HEAD")
-    return uses_json(_used(uses_at(repository, commit, policy.reach, ""), f"--verl {verl}", policy), commit)
+    return uses_json(_used(uses_at(repository, commit, policy.reach, ""), f"--verl {verl}", policy, consumer), commit)
 
 
 def planner_of(repository: GitRepository, order: PlanRequest, policy: Policy, *revisions: str) -> Planner:
@@ -243,24 +247,24 @@ def find_megatron_lm(repo: Path, named: Path | None) -> GitRepository | None:
 
 
 def uses_for(order: PlanRequest, policy: Policy) -> Uses:
-    """verl's uses of the package: of the user's verl, or the packaged list."""
+    """A trainer's uses of the package: of the user's checkout of it, or the packaged list of verl."""
     if order.verl is None or policy.reach is None:
         return packaged_uses()
     try:
         verl = GitRepository(order.verl)
     except NotARepositoryError:
-        return _used(_plain_uses(order.verl, policy.reach), f"--verl {order.verl}", policy)
+        return _used(_plain_uses(order.verl, policy.reach), f"--verl {order.verl}", policy, order.trainer)
     commit = verl.resolve(order.verl_ref or "HEAD")
-    pin = policy.verl.commit
-    other = f", and not from {pin[:12]}, which the policy pins (--verl-ref)" if commit != pin else ""
-    uses = uses_at(verl, commit, policy.reach, f"verl {commit[:12]}{other}", SummaryCache(order.cache))
+    pin, whose = (order.pin, "is its pin") if order.pin else (policy.verl.commit, "the policy pins")
+    other = f", and not from {pin[:12]}, which {whose} (--verl-ref)" if commit != pin else ""
+    uses = uses_at(verl, commit, policy.reach, f"{order.trainer} {commit[:12]}{other}", SummaryCache(order.cache))
     reach = policy.reach
 
     def hint() -> str:
         # --verl may name the repository that --repo should name.
         return f". It holds {reach.package}: give it as --repo" if _verl_holds_package(order, policy) else ""
 
-    return _used(uses, f"--verl {order.verl} at {commit[:12]}", policy, hint)
+    return _used(uses, f"--verl {order.verl} at {commit[:12]}", policy, order.trainer, hint)
 
 
 def _plain_uses(folder: Path, reach: ReachPolicy) -> Uses:
@@ -275,12 +279,12 @@ def _plain_uses(folder: Path, reach: ReachPolicy) -> Uses:
     return uses_of(sources, reach.package, f"the folder {folder.name}, which is not a git checkout")
 
 
-def _used(uses: Uses, named: str, policy: Policy, hint: Callable[[], str] = str) -> Uses:
+def _used(uses: Uses, named: str, policy: Policy, trainer: str, hint: Callable[[], str] = str) -> Uses:
     """The uses; UserError where there are none, for then every plan would say that nothing is required."""
     if not any(entry.module for entry in uses.entries):
         reach = policy.reach
         what = f"nothing below {reach.callers} imports {reach.package}" if reach else "it uses nothing"
-        raise UserError(f"{named}: {what}, so no plan can start there; give a verl checkout{hint()}")
+        raise UserError(f"{named}: {what}, so no plan can start there; give a {trainer} checkout{hint()}")
     return uses
 
 

@@ -167,7 +167,7 @@ def test_a_failure_beside_its_related_runs(related: tuple[RelatedRun, ...], resu
     assert (verdict.result, verdict.stage, verdict.own_result) == (result, Stage.PEFT, Result.FAIL)
     assert words in verdict.sentence
     assert verdict.sentence.endswith(wording.NOT_EVIDENCE) == (result is Result.BLOCKED)
-    backend = next(row for row in verdict.deliverables if row.name == wording.BACKEND_RUN)
+    backend = next(row for row in verdict.deliverables if row.name == "verl Megatron backend run")
     assert backend.outcome is (Outcome.FAIL if result is Result.FAIL else Outcome.BLOCKED)
     text = render_text(Card((verdict,)))
     for related_run in related:

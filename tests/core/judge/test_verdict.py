@@ -254,8 +254,8 @@ def test_a_verdict(given: dict[str, Any], facts: LogFacts | None, result: Result
     assert verdict.sentence.endswith(ending)
     assert [row.name for row in verdict.deliverables] == [
         wording.BRIDGE_CHECKS,
-        wording.LOCAL_IMPORT,
-        wording.BACKEND_RUN,
+        "Local Bridge import in verl",
+        "verl Megatron backend run",
         wording.REQUESTED_VARIANTS,
         wording.LOG_CAPTURE,
     ]

@@ -37,7 +37,7 @@ HOLDS: tuple[tuple[dict[str, object], str, str], ...] = (
     ({}, "", ""),
     ({"state": PullState.CLOSED}, CLOSED, ""),
     ({"problem": "no commit"}, "no commit", ""),
-    ({"broken": ("gone",)}, BROKEN_CONTRACT, ""),
+    ({"broken": ("gone",)}, BROKEN_CONTRACT.format("verl"), ""),
     ({"draft": True}, DRAFT, "mark the pull request ready for review"),
     ({"trust": NeedsApproval("a fork")}, "awaiting approval: a fork", f"`/verl-e2e approve {HEAD}`"),
     ({"entries": (asked("cancel"),)}, "cancelled by ann", "`/verl-e2e run`"),

@@ -158,13 +158,6 @@ def _with_full_stop(text: str) -> str:
     return f"{text.rstrip(' .')}."
 
 
-_NAMES = (
-    wording.BRIDGE_CHECKS,
-    wording.LOCAL_IMPORT,
-    wording.BACKEND_RUN,
-    wording.REQUESTED_VARIANTS,
-    wording.LOG_CAPTURE,
-)
 _OF_RESULT = {Result.PASS: Outcome.PASS, Result.FAIL: Outcome.FAIL, Result.BLOCKED: Outcome.BLOCKED}
 _OF_TESTS = {
     State.MET: Outcome.PASS,
@@ -211,21 +204,18 @@ def _log(name: str, line_count: int | None) -> Deliverable:
     return Deliverable(wording.LOG_CAPTURE, Outcome.PASS if line_count else Outcome.FAIL, detail)
 
 
-def of_job_not_run(reason: str) -> tuple[Deliverable, ...]:
-    """The deliverables of a planned job that never started."""
-    return tuple(Deliverable(name, Outcome.SKIPPED, f"not run: {reason}") for name in _NAMES)
+def of_no_run(title: str, outcome: Outcome, detail: str) -> tuple[Deliverable, ...]:
+    """The deliverables where nothing ran; `title` is the consumer's."""
+    of_consumer = wording.IMPORT_IN.format(title), wording.RUN_OF.format(title)
+    names = (wording.BRIDGE_CHECKS, *of_consumer, wording.REQUESTED_VARIANTS, wording.LOG_CAPTURE)
+    return tuple(Deliverable(name, outcome, detail) for name in names)
 
 
-def of_nothing_required(reason: str) -> tuple[Deliverable, ...]:
-    """The deliverables of a change that needs no run."""
-    return tuple(Deliverable(name, Outcome.NOT_REQUESTED, reason) for name in _NAMES)
-
-
-def with_contract(rows: tuple[Deliverable, ...], broken: tuple[str, ...]) -> tuple[Deliverable, ...]:
-    """The deliverables with failed Bridge-side checks where the head breaks what verl uses."""
+def with_contract(rows: tuple[Deliverable, ...], broken: tuple[str, ...], title: str) -> tuple[Deliverable, ...]:
+    """The deliverables with failed Bridge-side checks where the head breaks what the consumer uses."""
     if not broken:
         return rows
-    failed = Deliverable(wording.BRIDGE_CHECKS, Outcome.FAIL, wording.contract_broken(broken))
+    failed = Deliverable(wording.BRIDGE_CHECKS, Outcome.FAIL, wording.contract_broken(broken, title))
     return tuple(failed if row.name == wording.BRIDGE_CHECKS else row for row in rows)
 
 
@@ -469,7 +459,7 @@ def _without_job(record: Record, facts: LogFacts | None) -> Verdict:
         coverage=wording.UNKNOWN_JOB,
         checkpoint=wording.UNKNOWN_JOB,
         deliverables=(
-            *(Deliverable(name, Outcome.BLOCKED, wording.NOTHING_PROVES_IT) for name in _NAMES[:-1]),
+            *of_no_run(VERL.title, Outcome.BLOCKED, wording.NOTHING_PROVES_IT)[:-1],
             _log(record.log, facts.line_count if facts else None),
         ),
         evidence=(),

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from itertools import chain, repeat
 
 from verl_e2e.core.consumer.consumers import consumer_of
-from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge.verdict_document import Verdict
 from verl_e2e.core.model.evidence import Evidence, State
 from verl_e2e.core.model.execution import Purpose
@@ -36,16 +35,15 @@ def purpose_rows(purposes: Iterable[Purpose], most: int = 3) -> tuple[str, ...]:
 
 _SHOWN_CHOSEN = 3
 BRIDGE_CHECKS = "Bridge-side checks"
-# Of a consumer, by its title; those of verl are what a card has where no job is judged.
+# Of a consumer, by its title.
 IMPORT_IN, RUN_OF = "Local Bridge import in {}", "{} Megatron backend run"
-LOCAL_IMPORT, BACKEND_RUN = IMPORT_IN.format(VERL.title), RUN_OF.format(VERL.title)
+NOTHING_REQUIRED = "no {} coverage is required by this change"
 REQUESTED_VARIANTS = "Requested variants"
 LOG_CAPTURE = "Log capture"
 
 NO_LOG = f"no log: {LOG_FILE} is not in the folder"
 NOTHING_PROVES_IT = "nothing in the folder proves it"
 UNKNOWN_JOB = "unknown (the folder names no job)"
-NOTHING_REQUIRED = "no verl coverage is required by this change"
 NEVER_STARTED = "the wrapper was never started"
 NO_VARIANT = "this job is the default Level 0"
 FOCUSED_TESTS = "the focused Bridge tests"
@@ -249,10 +247,10 @@ def missing_evidence(items: Iterable[str]) -> str:
     return f"evidence is missing: {'; '.join(strip_full_stop(item) for item in items)}"
 
 
-def contract_broken(broken: tuple[str, ...]) -> str:
-    """Uses in verl that the change breaks: they work at the base, so the change is the cause."""
+def contract_broken(broken: tuple[str, ...], title: str) -> str:
+    """Uses in a consumer that the change breaks: they work at the base, so the change is the cause."""
     more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-    return f"verl's use of Bridge breaks at the head and works at the base: {strip_full_stop(broken[0])}{more}"
+    return f"{title}'s use of Bridge breaks at the head and works at the base: {strip_full_stop(broken[0])}{more}"
 
 
 def merged_limitations(jobs: Iterable[tuple[str, Verdict]], *, named: bool = True) -> tuple[str, ...]:

@@ -349,6 +349,10 @@ def _texts(value: object) -> Iterator[str]:
             return
 
 
+# Of a program that trains, in `core/consumer`.
+ConsumerName = Annotated[str, StringConstraints(pattern="^(verl|skyrl|nemo-rl)$")]
+
+
 class Job(Document):
     """One run of one level, complete: give it to `verl-e2e run` on any host that has the repositories."""
 
@@ -362,7 +366,7 @@ class Job(Document):
     # Megatron-LM in place of Bridge's submodule; None: the submodule.
     megatron_lm: Repository | None = None
     # The program that trains, by its name in `core/consumer`; left out of the document where it is verl.
-    consumer: Annotated[str, StringConstraints(pattern="^(verl|skyrl|nemo-rl)$")] = "verl"
+    consumer: ConsumerName = "verl"
     # The consumer at the commit to test with.
     verl: Repository
     # Where the runner fetches the repositories from; without an address it takes the one at `path`, as it is.

@@ -14,7 +14,7 @@ from verl_e2e.core.model.access import ExecutionRules
 from verl_e2e.core.model.document import Document
 from verl_e2e.core.model.execution import EXECUTED_FILE, Executed
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints
-from verl_e2e.core.model.jobs import Digest, Job, Network
+from verl_e2e.core.model.jobs import ConsumerName, Digest, Job, Network
 from verl_e2e.core.model.outcome import Attribution, Stage
 from verl_e2e.core.model.related import Bands, RelatedRun, Role
 
@@ -477,8 +477,8 @@ class CheckNotes(Document):
     """`check.json`: what a check knows in addition to its run folders.
 
     `not_run` maps a planned job to the reason why it did not run, `uncoverable` are those of them that no host can run,
-    `notes` are sentences for the card's limitations, `contract` the uses in verl that the change breaks, `execution`
-    what the policy asks of the execution of the change.
+    `notes` are sentences for the card's limitations, `contract` the uses in the trainer that the change breaks,
+    `execution` what the policy asks of the execution of the change, `consumer` the trainer by its name.
     """
 
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
@@ -487,6 +487,7 @@ class CheckNotes(Document):
     notes: tuple[str, ...] = ()
     contract: tuple[str, ...] = ()
     execution: ExecutionRules | None = None
+    consumer: ConsumerName = "verl"
 
     model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
 

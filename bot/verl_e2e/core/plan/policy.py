@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
+from verl_e2e.core.consumer.consumer import Consumer
 from verl_e2e.core.consumer.consumers import OPTIONAL, VARIANTS
 from verl_e2e.core.model.access import Access, GateSettings, OverrideRules, Slowdown
 from verl_e2e.core.model.document import (
@@ -598,6 +599,11 @@ class Policy(PolicyFile):
     """The file's name in messages."""
     text_digest: str = ""
     """SHA-256 of the file's text, empty where it is not known: the same digest, the same policy."""
+
+    def pin_of(self, consumer: Consumer) -> str:
+        """The commit of a consumer that its jobs are for: the policy's, else the one that its list is of."""
+        rules = self.consumers.get(consumer.name)
+        return (rules.pin if rules else None) or consumer.pin or self.verl.commit
 
     @property
     def checkpoint(self) -> Checkpoint:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from verl_e2e.core.compare.rehearsal import CellOutcome
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.access import Demand, Start
 from verl_e2e.core.model.jobs import REHEARSAL, RehearsalJob
 from verl_e2e.core.model.levels import Level
@@ -338,7 +339,7 @@ def _judged(job: RehearsalJob, last: Run, outcome: CellOutcome, target_state: Ta
     return RehearsalStanding(job, status, sentence, lets_start=not closes, run=last, failure=failure)
 
 
-BROKEN_CONTRACT = "the change breaks what verl uses of Bridge, so no GPU is spent"
+BROKEN_CONTRACT = "the change breaks what {} uses of Bridge, so no GPU is spent"
 REHEARSAL_FAILED = "the rehearsal failed, so no GPU is spent"
 DRAFT = "drafts are planned, not run"
 
@@ -367,7 +368,7 @@ def hold(target_state: TargetState) -> Hold | None:
     if target_state.over or target_state.problem:
         return Hold(target_state.over or target_state.problem)
     if target_state.broken:
-        return Hold(BROKEN_CONTRACT)
+        return Hold(BROKEN_CONTRACT.format(VERL.title))
     rehearsal = rehearsal_standing(target_state)
     if rehearsal is not None and rehearsal.failure:
         return Hold(REHEARSAL_FAILED, rehearsal.failure, prose("comment `/verl-e2e rehearse` to run it once more"))

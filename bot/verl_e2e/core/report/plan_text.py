@@ -22,7 +22,7 @@ from verl_e2e.core.text.escape import count_of
 SHOWN_PATHS = 3
 
 # What a command says before it is silent for a while.
-READING_VERL = "Reading what verl uses of Megatron-Bridge ..."
+READING = "Reading what {} uses of Megatron-Bridge ..."
 PLANNING = "Planning: reading what verl can reach; about a minute the first time, seconds after that ..."
 MAKING_DEMO = "Planning a change of a small repository with the layout of Megatron-Bridge, made just now ...\n"
 

@@ -3,8 +3,10 @@
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from textwrap import wrap
 
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.judge import wording
 from verl_e2e.core.judge.execution import (
     EXECUTED_TITLE,
@@ -17,12 +19,12 @@ from verl_e2e.core.judge.execution import (
     join,
     shortfall,
 )
-from verl_e2e.core.judge.verdict import of_job_not_run, of_nothing_required, with_contract
+from verl_e2e.core.judge.verdict import of_no_run, with_contract
 from verl_e2e.core.judge.verdict_document import VERDICT_SCHEMA, Verdict, document_text, verdict_fields
 from verl_e2e.core.judge.wording import merged_limitations
 from verl_e2e.core.model.access import Demand, ExecutionRules
 from verl_e2e.core.model.evidence import Evidence
-from verl_e2e.core.model.outcome import Deliverable, Result, Stage
+from verl_e2e.core.model.outcome import Deliverable, Outcome, Result, Stage
 from verl_e2e.core.model.record import ENVIRONMENT_FILE
 from verl_e2e.core.report.comparison_text import markdown_rows, verdict_of
 from verl_e2e.core.report.verdict_rows import failure_block, failure_title
@@ -71,10 +73,12 @@ class Card:
     notes: tuple[str, ...] = ()
     # The text of the plan, or empty.
     plan: str = ""
-    # Uses in verl that work at the base and break at the head, found without a GPU: they fail the Bridge-side checks.
+    # Uses in the trainer that work at the base and break at the head: they fail the Bridge-side checks without a GPU.
     contract: tuple[str, ...] = ()
     # What the policy asks of the execution of the change by all jobs together; None for a job that is judged by itself.
     execution: ExecutionRules | None = None
+    # The title of the trainer of its jobs.
+    trainer: str = VERL.title
 
 
 def result_of(card: Card) -> Result:
@@ -122,7 +126,7 @@ def _result_in(card: Card, verdict: Verdict) -> Result:
 def sentence_of(card: Card) -> str:
     """The one sentence after the result: of the job that decides it, of the change, or of the broken contract."""
     if card.contract:
-        return wording.contract_broken(card.contract)
+        return wording.contract_broken(card.contract, card.trainer)
     result, short = result_of(card), shortfall_of(card)
     deciding = [verdict for verdict in card.verdicts if _result_in(card, verdict) is result]
     if result is Result.PASS:
@@ -133,7 +137,7 @@ def sentence_of(card: Card) -> str:
             rows.append(never if reason else verdict.sentence)
         rows.append(in_tests_alone(execution_of_card(card)))
         rows.append(f"{short.allowed}, which the policy allows" if short.allowed else "")
-        return "; ".join(filter(None, rows)) or wording.NOTHING_REQUIRED
+        return "; ".join(filter(None, rows)) or wording.NOTHING_REQUIRED.format(card.trainer)
     if deciding:
         return deciding[0].sentence
     closing = _closing(card)
@@ -146,7 +150,7 @@ def sentence_of(card: Card) -> str:
 def coverage_of(card: Card) -> str:
     """The levels and variants that were asked for, those that did not run marked."""
     planned = [verdict.coverage for verdict in card.verdicts] + [f"{job.coverage}, not run" for job in card.not_run]
-    return "; ".join(planned) or f"none ({wording.NOTHING_REQUIRED})"
+    return "; ".join(planned) or f"none ({wording.NOTHING_REQUIRED.format(card.trainer)})"
 
 
 def checkpoint_of(card: Card) -> str:
@@ -203,9 +207,11 @@ def render_unfit_host(card: Card, out: str) -> str:
 def _groups(card: Card) -> tuple[tuple[str, tuple[Deliverable, ...]], ...]:
     """One group of deliverables for each job, run or not."""
     groups = [(verdict.job_id, verdict.deliverables) for verdict in card.verdicts]
-    groups += [(job.job_id, of_job_not_run(job.reason)) for job in card.not_run]
-    shown = groups or [("none", of_nothing_required(wording.NOTHING_REQUIRED))]
-    return tuple((job_id, with_contract(rows, card.contract)) for job_id, rows in shown)
+    skipped = partial(of_no_run, card.trainer, Outcome.SKIPPED)
+    groups += [(job.job_id, skipped(f"not run: {job.reason}")) for job in card.not_run]
+    nothing = wording.NOTHING_REQUIRED.format(card.trainer)
+    shown = groups or [("none", of_no_run(card.trainer, Outcome.NOT_REQUESTED, nothing))]
+    return tuple((job_id, with_contract(rows, card.contract, card.trainer)) for job_id, rows in shown)
 
 
 def _evidence_rows(card: Card) -> Iterable[str]:
