@@ -137,3 +137,53 @@ def test_what_was_written_survives_a_kill(tree: Path, tmp_path: Path) -> None:
 def test_nothing_is_installed_without_the_variable(tree: Path) -> None:
     done = python(IMPORT + "print(hasattr(MegatronEngine.initialize, '__wrapped__'))", tree, None)
     assert done.stdout == "False\n"
+
+
+# As in SkyRL: Ray takes the class as its module ends, and the loop's process has a queue that does not leave it.
+SKYRL = {
+    "skyrl/backends/skyrl_train/workers/megatron/megatron_worker.py": """
+import multiprocessing
+import ray
+
+class MegatronPolicyWorkerBase:
+    def init_model(self):
+        return queue
+
+queue = "none here"
+
+def log():
+    global queue
+    queue = multiprocessing.SimpleQueue()
+
+PolicyWorker = ray.remote(MegatronPolicyWorkerBase)
+""",
+    "skyrl/train/entrypoints/main_base.py": """
+from pathlib import Path
+import ray.cloudpickle
+
+class BasePPOExp:
+    def __init__(self, config):
+        self.sent = Path(config)
+    def run(self):
+        from skyrl.backends.skyrl_train.workers.megatron import megatron_worker
+        megatron_worker.log()
+        sent = megatron_worker.PolicyWorker.__ray_metadata__.modified_class
+        self.sent.write_bytes(ray.cloudpickle.dumps(sent))
+""",
+    "skyrl_gym/__init__.py": "from skyrl_gym.envs import registration",
+    "skyrl_gym/envs/registration.py": "registry = ('digit_share',)",
+    "skyrl_gym/envs/base_text_env.py": "BaseTextEnv = BaseTextEnvStepOutput = object",
+}
+
+
+def test_the_loop_of_skyrl_sends_workers_a_class_whose_methods_they_wrap(tmp_path: Path) -> None:
+    for name, text in SKYRL.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    sent = tmp_path / "sent"
+    loop = python(f"import verl_e2e_skyrl; verl_e2e_skyrl.skyrl_entrypoint({str(sent)!r})", tmp_path, tmp_path / "loop")
+    assert loop.returncode == 0, loop.stderr
+    code = f"import pickle; worker = pickle.load(open({str(sent)!r}, 'rb'))(); print(worker.init_model())"
+    worker = python(code, tmp_path, tmp_path / "worker")
+    assert (worker.returncode, worker.stdout.strip()) == (0, "none here"), worker.stderr
+    assert hooks(tmp_path / "worker")["init_model"]["calls"] == 1

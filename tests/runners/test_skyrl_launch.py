@@ -55,6 +55,7 @@ FILES = {
     "skyrl/train/utils/__init__.py": "def validate_cfg(config): pass\n",
     "skyrl/train/entrypoints/main_base.py": "",
 }
+MADE = ("trainer.log_path", "trainer.ckpt_path", "trainer.export_path")
 
 
 @pytest.fixture
@@ -107,6 +108,10 @@ def test_the_command_is_that_of_skyrls_entry_point(skyrl: Path, tmp_path: Path) 
     assert "trainer.resume_mode=latest" in second.argv
     # Both phases save to, and load from, one place.
     assert {item for item in first.argv if "ckpt_path" in item} == {item for item in second.argv if "ckpt_path" in item}
+    # In a cage the names of SkyRL's own files are links in the folder that a run starts in, and may not be written to.
+    made = [Path(item.partition("=")[2]) for item in first.argv if item.partition("=")[0] in MADE]
+    assert len(made) == len(MADE)
+    assert not {path.relative_to(tmp_path).parts[0] for path in made} & {path.name for path in skyrl.iterdir()}
     # What a site profile sets of a trainer is verl's.
     assert not any("verl.own" in item for item in first.argv)
     path = first.environment["PYTHONPATH"].split(":")

@@ -58,11 +58,14 @@ TARGETS = {
 }
 
 
+_wrapped = {}
+
+
 def watch(folder, watch_imports):
     """Wrap the methods as soon as their modules are imported, which the function sees; lines go into this folder."""
     import verl_e2e_skyrl
 
-    targets = {**TARGETS, **verl_e2e_skyrl.TARGETS}
+    _wrapped.update({**TARGETS, **verl_e2e_skyrl.TARGETS})
 
     def observe(name, spec):
         load = getattr(spec.loader, "exec_module", None)
@@ -71,14 +74,23 @@ def watch(folder, watch_imports):
 
         def exec_module(module):
             result = load(module)
-            for class_name, methods in targets[name]:
+            for class_name, methods in _wrapped.get(name, ()):
                 with contextlib.suppress(Exception):
                     _wrap_all(name, module, class_name, methods, folder)
             return result
 
         spec.loader.exec_module = exec_module
 
-    watch_imports(targets, observe)
+    watch_imports(tuple(_wrapped), observe)
+
+
+def wrap_nothing():
+    """Leave what this process imports from now on as it is.
+
+    For one that only sends classes to Ray's workers: a class that Ray took before its method was wrapped has the old
+    one, which no worker finds under its name, so that Ray sends it with all that it refers to.
+    """
+    _wrapped.clear()
 
 
 def _wrap_all(name, module, class_name, methods, folder):

@@ -54,6 +54,9 @@ def main():
 
 def skyrl_entrypoint(config):
     """The training loop, in a process that Ray calls by this name, which is that of SkyRL's own."""
+    import verl_e2e_fingerprints
+
+    verl_e2e_fingerprints.wrap_nothing()
     from skyrl.train.entrypoints.main_base import BasePPOExp
 
     class Experiment(BasePPOExp):

@@ -44,7 +44,8 @@ def _places(job: Job, trees: Trees, base: Mapping[str, str], model: str | None) 
     """The keys that say where model, data and results of a run lie."""
     files = data_texts(job, {**base, **job.site.process, **job.process})
     path = job.checkpoint.model_path or model or job.checkpoint.model_id
-    made = trees.cwd / "skyrl"
+    # Not "skyrl": in a cage that is a link to the package, which a run may not write into.
+    made = trees.cwd / "outputs"
     return (
         f"{ENTRY_KEY}={_MODULE.stem}",
         f"trainer.policy.model.path={path}",

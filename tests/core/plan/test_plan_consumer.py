@@ -36,6 +36,13 @@ def test_every_level_has_a_job_that_runs_or_a_refusal_in_skyrls_words() -> None:
         assert job.uncoverable == "SkyRL refuses it: Invalid fields {'use_megatron_fsdp'} for MegatronDDPConfig"
 
 
+def test_adapters_of_skyrl_have_a_rank_that_vllm_takes() -> None:
+    job = build_job(BY_ID["0-adapters"], policy=POLICY, site=HOPPER, sources=SOURCES)
+    # vLLM 0.24's LoRAConfig.max_lora_rank.
+    assert int(job.wrapper["LORA_RANK"]) in {1, 8, 16, 32, 64, 128, 256, 320, 512}
+    assert job.expected["trainer.policy.model.lora.rank"] == int(job.wrapper["LORA_RANK"])
+
+
 @pytest.mark.parametrize(
     ("name", "gpus"),
     [

@@ -139,7 +139,8 @@ _SETTINGS: Mapping[Axis, AxisSetting] = {
     Axis.ADAPTER_MERGE: AxisSetting(
         values={
             True: Setting({"MERGE_LORA": "true", "ENFORCE_EAGER": "true"}),
-            False: Setting({"MERGE_LORA": "false", "ENFORCE_EAGER": "false"}),
+            # SkyRL hands the rank to vLLM as it is, whose least, after 1, is 8 (LoRAConfig.max_lora_rank).
+            False: Setting({"MERGE_LORA": "false", "ENFORCE_EAGER": "false", "LORA_RANK": "8", "LORA_ALPHA": "8"}),
         }
     ),
     Axis.ADAPTER_B_START: AxisSetting(elsewhere="always zero"),
