@@ -46,9 +46,9 @@ class KnownDefect(DescribedDocument):
     """Where it was seen on unchanged code."""
     upstream: str = ""
     """The address of the report or fix upstream."""
-    shows: ErrorSign | None = None
-    """The error in which a job with it ends, so that one that someone asks for is Blocked; null: it is judged as any
-    other."""
+    shows: tuple[ErrorSign, ...] = ()
+    """The errors in one of which a job with it ends, so that one that someone asks for is Blocked; empty: it is judged
+    as any other."""
 
     @model_validator(mode="after")
     def _possible(self) -> "KnownDefect":
@@ -70,7 +70,7 @@ class KnownDefect(DescribedDocument):
 
     def of_job(self) -> tuple[JobDefect, ...]:
         """What a job that has it says of it; nothing where no error tells it from another fault."""
-        return (JobDefect(name=self.name, reason=self.reason, shows=self.shows),) if self.shows else ()
+        return tuple(JobDefect(name=self.name, reason=self.reason, shows=error) for error in self.shows)
 
     def meets(self, settings: Mapping[Axis, Value]) -> bool:
         """Whether a job with these settings has it, as far as settings say."""
