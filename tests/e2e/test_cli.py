@@ -48,6 +48,7 @@ RECORDED = {
     "level2-unsharded": ("Pass", None, "3 training steps"),
     "level2-pp2-tied-unaveraged": ("Fail", "train_step", "embedding.word_embeddings.weight: rank 1 holds other values"),
     "level3-full-two-ranks": ("Pass", None, "Megatron-FSDP"),
+    "level1-fsdp-resume": ("Pass", None, "Megatron-FSDP"),
     "level3-adapter-export": ("Fail", "export_weight_sync", "mixed torch.Tensor and DTensor"),
     "level3-adapter-export-two-ranks": ("Fail", "export_weight_sync", "not enough values to unpack"),
     "level3-fsdp-two-ranks": ("Pass", None, "63 parameters are shared out over data-parallel ranks"),
