@@ -31,7 +31,7 @@ from verl_e2e.core.plan.plan import Plan, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.forge import Pull, PullRef, Target
-from verl_e2e.core.reach.bump import MEGATRON_CODE, other_files, with_bump
+from verl_e2e.core.reach.bump import MEGATRON_CODE, OwnWay, other_files, with_bump
 from verl_e2e.core.reach.carried import CarriedLines, carried_lines
 from verl_e2e.core.reach.changed_functions import TouchedFunction, graph_names
 from verl_e2e.core.reach.diff import FileDifference, all_changed, compare, symbols_of
@@ -203,8 +203,8 @@ class Planner:
     """Plans changes of one repository by one policy; keeps the trees that it followed last.
 
     `today` is the day, by UTC, on which entries of the policy end; `megatron_lm` gives the commits that a bump names.
-    `others` is what other consumers use of the package, by their titles. `measured` is false for a consumer of which no
-    run was measured: what verl's jobs entered says nothing of its jobs.
+    `others` is what other consumers use of the package, by their titles. `verl` is what verl uses, for a planner
+    of another consumer: no run of that was measured, and what verl's jobs entered says nothing of its jobs.
     """
 
     def __init__(
@@ -216,12 +216,14 @@ class Planner:
         megatron_lm: CommitsAt | None = None,
         others: Mapping[str, Uses] = MappingProxyType({}),
         *,
-        measured: bool = True,
+        verl: Uses | None = None,
     ) -> None:
         self.repository = repository
-        self._measured = measured
+        self._verl, self._measured = verl, verl is None
         self._commits_at = megatron_lm
-        self._bumps: dict[tuple[str, str], tuple[Mapping[str, FileDifference], Mapping[str, str]]] = {}
+        self._bumps: dict[
+            tuple[str, str], tuple[Mapping[str, FileDifference], Mapping[str, str], tuple[OwnWay, ...]]
+        ] = {}
         self._today = today
         self._uses = uses
         self._others = others
@@ -329,7 +331,7 @@ class Planner:
             if policy.reach is not None and uses is not None:
                 if name not in self._beside:
                     known = self.repository, uses, self._summaries, self._today, self._commits_at
-                    self._beside[name] = Planner(*known, measured=False)
+                    self._beside[name] = Planner(*known, verl=self._uses)
                 plain = policy.model_copy(update={"consumers": {}})
                 effects = self._beside[name]._planned(found.change, plain, (), cells).effects
                 if effects is not None and rules.when == "differs":
@@ -390,12 +392,19 @@ class Planner:
             if commits not in self._bumps:
                 trees = self._commits_at(policy.megatron_lm.repository, commits)
                 found = differences_between(trees, *commits, MEGATRON_CODE, self._summaries)
-                self._bumps[commits] = found, _not_compared(trees, commits, policy)
+                ways = () if self._verl is None else tuple(self._way(trees, commit) for commit in commits)
+                self._bumps[commits] = found, _not_compared(trees, commits, policy), ways
         except (UserError, ForgeError) as error:
             passing = isinstance(error, ForgeError) and error.passing
             return replace(effects, incomplete=(*effects.incomplete, f"{_NO_COMMITS}: {error}"), passing=passing)
-        differences, others = self._bumps[commits]
-        return with_bump(effects, differences, self._maps(policy, change), commits, others)
+        differences, others, ways = self._bumps[commits]
+        return with_bump(effects, differences, self._maps(policy, change), commits, others, ways)
+
+    def _way(self, trees: SourceTrees, commit: str) -> OwnWay:
+        """The consumer's own way through a commit of Megatron-LM."""
+        program, problems = self._program(trees, trees.tree(commit, MEGATRON_CODE), ("",))
+        verls = () if self._verl is None else self._verl.core
+        return OwnWay(program, self._uses.core, verls, problems)
 
     def megatron_lm(self, policy: Policy, commits: tuple[str, ...]) -> SourceTrees:
         """The trees of commits of Megatron-LM; UserError where they cannot be had."""
@@ -459,20 +468,26 @@ class Planner:
         files: dict[str, str] = {}
         for root in reach.roots:
             files.update(self.repository.tree(revision, root))
-        # A package is taken before a module of the same name.
-        ordered = sorted(files, key=lambda path: (path.endswith("/__init__.py"), path))
-        paths = {name: path for path in ordered if (name := module_name(path, reach.roots)) is not None}
-        summaries = self._summaries_of({files[path] for path in paths.values()})
-        program = Program(paths, lambda path: summaries[files[path]])
+        program, problems = self._program(self.repository, files, reach.roots)
         try:
             ran = entered_by_runs(reach.package, reach.roots) if self._measured else ()
             followed = Reach(program, self._uses.entries, ran)
         except RecursionError:
             return _Tree(files, program, Reach(program, ()), (_TOO_DEEP,))
-        unread = tuple(
-            sorted(path for name, path in paths.items() if name in followed.imported and summaries[files[path]].problem)
+        return _Tree(
+            files, program, followed, tuple(sorted(problems[name] for name in problems.keys() & followed.imported))
         )
-        return _Tree(files, program, followed, unread)
+
+    def _program(
+        self, trees: SourceTrees, files: Mapping[str, str], roots: tuple[str, ...]
+    ) -> tuple[Program, Mapping[str, str]]:
+        """The modules of a tree, and the paths of those that could not be read, by their names."""
+        # A package is taken before a module of the same name.
+        ordered = sorted(files, key=lambda path: (path.endswith("/__init__.py"), path))
+        paths = {name: path for path in ordered if (name := module_name(path, roots)) is not None}
+        summaries = self._summaries_of({files[path] for path in paths.values()}, trees)
+        problems = {name: path for name, path in paths.items() if summaries[files[path]].problem}
+        return Program(paths, lambda path: summaries[files[path]]), problems
 
     def _stand_ins(self, change: Change, reach: ReachPolicy) -> Mapping[str, str]:
         """The changed names of which no content tells what they do."""
@@ -489,11 +504,11 @@ class Planner:
         texts = {path: (targets.get(blob) or b"").decode("utf-8", "surrogateescape") for path, blob in links.items()}
         return TreeNames(frozenset(files), texts)
 
-    def _summaries_of(self, blobs: set[str]) -> Mapping[str, Summary]:
+    def _summaries_of(self, blobs: set[str], trees: SourceTrees | None = None) -> Mapping[str, Summary]:
         known = dict(self._summaries.load(Summary, blobs))
         missing = sorted(blobs - known.keys())
         made: dict[str, Summary] = {}
-        for blob, content in self.repository.read_objects(missing).items():
+        for blob, content in (trees or self.repository).read_objects(missing).items():
             if content is None:
                 known[blob] = Summary((), (), ABSENT)
             else:

@@ -183,13 +183,14 @@ class _UsesFile(Document):
     commit: Sha
     entries: tuple[Entry, ...]
     calls: tuple[CallSite, ...]
+    core: tuple[Entry, ...] = ()
 
 
 def packaged_uses(reason: str = "no verl checkout was given") -> Uses:
     """The uses of the verl commit that the packaged policy pins; `reason` says why no checkout is used."""
     file = _uses_file("verl")
     source = f"the packaged list of verl {file.commit[:12]}, because {reason}"
-    return Uses(file.entries, file.calls, source)
+    return Uses(file.entries, file.calls, source, file.core)
 
 
 def _uses_file(consumer: str) -> _UsesFile:
@@ -202,7 +203,10 @@ def other_uses() -> Mapping[str, Uses]:
     read = [(consumer, _uses_file(consumer.package)) for consumer in OTHER_CONSUMERS]
     return {
         consumer.title: Uses(
-            file.entries, file.calls, f"commit {file.commit[:12]}{f', {NEVER_RUN}' if consumer.never_run else ''}"
+            file.entries,
+            file.calls,
+            f"commit {file.commit[:12]}{f', {NEVER_RUN}' if consumer.never_run else ''}",
+            file.core,
         )
         for consumer, file in read
     }
@@ -210,7 +214,7 @@ def other_uses() -> Mapping[str, Uses]:
 
 def uses_json(uses: Uses, commit: str) -> str:
     """The uses as text in the format of the packaged file."""
-    file = _UsesFile(commit=commit, entries=uses.entries, calls=uses.calls)
+    file = _UsesFile(commit=commit, entries=uses.entries, calls=uses.calls, core=uses.core)
     return file.model_dump_json(indent=1, by_alias=True) + "\n"
 
 

@@ -7,9 +7,10 @@ from verl_e2e.core.consumer.consumer import NEVER_RUN, Consumer
 from verl_e2e.core.consumer.consumers import variant_of
 from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.change import Change
+from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, in_megatron_lm
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.space import POINTS, JobPoint
-from verl_e2e.core.plan.classify import MODULE_LEVEL
+from verl_e2e.core.plan.classify import MODULE_LEVEL, classify
 from verl_e2e.core.plan.measured_jobs import point_of
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle, in_order, with_obstacles
 from verl_e2e.core.plan.plan import Plan, plan
@@ -34,11 +35,11 @@ def differing(effects: Effects, theirs: Iterable[Entry], own: Iterable[Entry]) -
     if effects.incomplete:
         # Where its way could not be followed, all of it may be its own.
         return effects
-    known = {(entry.module, entry.attribute) for entry in own}
-    starts = {str(entry) for entry in theirs if (entry.module, entry.attribute) not in known}
+    known = {entry.target for entry in own}
+    starts = {str(entry) for entry in theirs if entry.target not in known}
 
     def own_way(found: Iterable[Effect]) -> tuple[Effect, ...]:
-        return tuple(effect for effect in found if effect.via[0] in starts)
+        return tuple(effect for effect in found if effect.own or effect.via[0] in starts)
 
     kept = {
         path: replace(inside, effects=own_way(inside.effects), at_import=own_way(inside.at_import))
@@ -76,6 +77,8 @@ def beside(
     if rules.when == "differs" and effects is not None and not effects.incomplete and not asked:
         counted = {path for path, inside in effects.paths.items() if inside.effects or inside.at_import}
         counted |= {*effects.unread, *effects.unknown}
+        if any(in_megatron_lm(path) and classify(path, policy, effects).exemption is None for path in counted):
+            counted.add(MEGATRON_LM_FOLDER)
         change = replace(change, paths=tuple(item for item in change.paths if counted.intersection(item.names())))
         if not change.paths:
             return planned

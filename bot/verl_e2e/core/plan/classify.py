@@ -103,7 +103,7 @@ def _held(effects: tuple[Effect, ...], policy: Policy) -> tuple[JudgedEffect, ..
         of_bump = in_megatron_lm(effect.path)
         rules = policy.megatron_lm.rules if of_bump else of_reach
         judged = JudgedEffect(effect, tuple(rule for rule in rules if meets(effect, rule)))
-        asks = judged.rules or effect.jobs or effect.kind in (UNREAD, UNPARSED)
+        asks = judged.rules or effect.jobs or effect.own or effect.kind in (UNREAD, UNPARSED)
         if asks or not (of_bump or effect.kind == "imports"):
             found.append(judged)
     return tuple(found)
@@ -111,7 +111,7 @@ def _held(effects: tuple[Effect, ...], policy: Policy) -> tuple[JudgedEffect, ..
 
 def meets(effect: Effect, rule: SymbolRule) -> bool:
     """Whether an effect fulfils every condition of a rule."""
-    if rule.measured and not effect.jobs:
+    if rule.measured and not (effect.jobs or effect.own):
         return False
     if rule.paths is not None and not rule.paths.match(effect.path):
         return False

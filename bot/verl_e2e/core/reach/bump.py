@@ -5,7 +5,7 @@ entered of it is known by their execution maps. Of code that no job was measured
 layers) the rules of the policy speak by its place.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -13,9 +13,12 @@ from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, ExecutionMaps
 from verl_e2e.core.reach.changed_functions import TouchedFunction, symbol_of_effect
 from verl_e2e.core.reach.diff import FileDifference
 from verl_e2e.core.reach.effects import UNPARSED, UNREACHED, UNREAD, Effect, Effects, Inside
+from verl_e2e.core.reach.program import BODY, Node, Program, module_name
+from verl_e2e.core.reach.walk import Entry, Reach
 
 _UNREACHED = "no measured job entered what differs, and no rule of the policy names its place"
 _NO_JOB = "no job was measured with it"
+_NOT_FOLLOWED = "what it imports of Megatron-LM could not be followed"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 # The package of Megatron-LM, in its own tree.
 MEGATRON_CODE = "megatron/"
@@ -28,16 +31,54 @@ def other_files(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ..
     return tuple(path for path in here if not (path.startswith(MEGATRON_CODE) and path.endswith(".py")))
 
 
+class OwnWay:
+    """The way of another consumer than verl through one commit of Megatron-LM, by imports of it that verl has not.
+
+    `core` and `verls` are what the two import; `unreadable` are modules of the program of which nothing is known.
+    """
+
+    def __init__(
+        self, program: Program, core: Iterable[Entry], verls: Iterable[Entry], unreadable: Collection[str]
+    ) -> None:
+        known, core = {entry.target for entry in verls}, tuple(core)
+        own = [entry for entry in core if entry.target not in known]
+        self._problem, self._named = "", list[tuple[Node, Entry]]()
+        for entry in own:
+            found = None if entry.attribute is None else program.lookup(entry.module, entry.attribute)
+            self._named.append((found.node if found else Node(entry.target, BODY), entry))
+        try:
+            self._own = Reach(program, own)
+            self._shared = Reach(program, [entry for entry in core if entry.target in known])
+        except RecursionError:
+            self._problem = _NOT_FOLLOWED
+            return
+        if {*self._own.imported} & {*unreadable}:
+            self._problem = _NOT_FOLLOWED
+
+    def start(self, path: str, symbol: str, *, at_import: bool) -> str:
+        """The import that names a changed symbol, or that alone leads there; empty where none does."""
+        node = Node(module_name(path, ("",)) or "", BODY if at_import else symbol)
+        for named, entry in self._named:
+            if node.module == named.module and (not named.symbol or f"{symbol}.".startswith(f"{named.symbol}.")):
+                return str(entry)
+        if self._problem:
+            return self._problem
+        chain = () if self._shared.chain(node) else self._own.chain(node)
+        return str(chain[0].source) if chain else ""
+
+
 def with_bump(
     effects: Effects,
     differences: Mapping[str, FileDifference],
     maps: ExecutionMaps,
     commits: tuple[str, str],
     others: Mapping[str, str] = _NOTHING,
+    ways: Collection[OwnWay] = (),
 ) -> Effects:
     """The effects with those of a bump; `differences` are those of its files, by the path in Megatron-LM.
 
-    `others` are files that no comparison looks into, each with the reason: they are judged by their place.
+    `others` are files that no comparison looks into, each with the reason: they are judged by their place. `ways` are
+    those of another consumer than verl through both commits; what cannot be read may be on them.
     """
     paths, unread, functions = dict(effects.paths), dict(effects.unread), list(effects.functions)
     entered: dict[str, tuple[str, ...]] = {}
@@ -53,7 +94,8 @@ def with_bump(
             unread[path] = difference.problem
             # What is no source of Python has no function that a rule may name.
             kind = UNPARSED if inner in others else UNREAD
-            paths[path] = Inside((Effect(path, "", kind, (), (difference.problem,), sure=False, jobs=beside),))
+            why = (difference.problem,)
+            paths[path] = Inside((Effect(path, "", kind, (), why, sure=False, jobs=beside, own=bool(ways)),))
             continue
         found = []
         bodies = {function.symbol for function in difference.functions.changed if function.symbol}
@@ -66,10 +108,14 @@ def with_bump(
             joins = change.kind == "added" or change.symbol not in bodies
             jobs = own or (beside if joins else ())
             how = "entered by" if own else "beside code that was entered by"
-            via = (f"{how} {', '.join(jobs)}" if jobs else _NO_JOB,)
+            at_import = change.symbol not in symbols
+            starts = (way.start(inner, change.symbol, at_import=at_import) for way in ways)
+            start = next(filter(None, starts), "")
+            via = (start or (f"{how} {', '.join(jobs)}" if jobs else _NO_JOB),)
             # A rule of Megatron-LM asks about its code in one way, whether an import or a call runs it.
             kind = "added" if change.kind == "added" else "changed"
-            found.append(Effect(path, change.symbol, kind, change.statements, via, sure=bool(own), jobs=jobs))
+            places = (path, change.symbol, kind, change.statements, via)
+            found.append(Effect(*places, sure=bool(own), jobs=jobs, own=bool(start)))
         paths[path] = Inside(tuple(found), UNREACHED, _UNREACHED)
         for earlier, both in enumerate((difference.functions.changed, difference.functions.earlier)):
             for function in both:

@@ -49,6 +49,8 @@ class Effect:
     through: tuple[str, ...] = ()
     # The jobs that entered it when they were measured; known of Megatron-LM's code alone.
     jobs: tuple[str, ...] = ()
+    # Whether another consumer reaches this code of Megatron-LM by an import that verl has not, or may do so.
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,10 @@ from verl_e2e.core.reach.syntax import own_name, walk
 from verl_e2e.core.reach.walk import Entry
 
 # Raise it whenever the same sources would read differently: stored uses are then made again.
-USES_VERSION = 3
+USES_VERSION = 4
 _CALLS_FOLLOWED = 2
+# The package of Megatron-LM that trainers import.
+_CORE = "megatron.core"
 _ASKING = frozenset({"getattr", "hasattr", "setattr"})
 
 
@@ -39,6 +41,8 @@ class Uses:
     entries: tuple[Entry, ...]
     calls: tuple[CallSite, ...]
     source: str
+    # What it imports of Megatron-LM itself.
+    core: tuple[Entry, ...] = ()
 
 
 def uses_of(sources: Mapping[str, bytes], package: str, source: str) -> Uses:
@@ -48,17 +52,7 @@ def uses_of(sources: Mapping[str, bytes], package: str, source: str) -> Uses:
     object's method. Names are followed across files, for an object is handed on under one name; no further than
     those two calls, for what a model or a tensor is asked for says nothing about the package.
     """
-    imports: list[Entry] = []
-    named = (package.encode(), f"from {package.partition('.')[0]} import".encode())
-    for path, text in sorted(sources.items()):
-        for item in summarize(text).imports if any(part in text for part in named) else ():
-            module = item.module if item.attribute is None else f"{item.module}.{item.attribute}"
-            if item.dots or item.typing or not f"{module}.".startswith(f"{package}."):
-                continue
-            if f"{item.module}.".startswith(f"{package}."):
-                imports.append(Entry(item.module, item.attribute, path, item.line, item.guarded))
-            else:
-                imports.append(Entry(module, None, path, item.line, item.guarded))
+    imports = tuple(_imports(sources, package))
     names = {entry.attribute for entry in imports if entry.attribute}
     files = _Files(sources)
     holders = set(names)
@@ -74,7 +68,19 @@ def uses_of(sources: Mapping[str, bytes], package: str, source: str) -> Uses:
                 used.setdefault(attribute, Entry("", attribute, file.path, line))
     attributes = sorted(used.values(), key=lambda item: (item.file, item.line, item.attribute or ""))
     ordered = sorted(calls, key=lambda call: (call.file, call.line, call.name))
-    return Uses((*imports, *attributes), tuple(ordered), source)
+    return Uses((*imports, *attributes), tuple(ordered), source, tuple(_imports(sources, _CORE)))
+
+
+def _imports(sources: Mapping[str, bytes], package: str) -> Iterator[Entry]:
+    named = (package.encode(), f"from {package.partition('.')[0]} import".encode())
+    for path, text in sorted(sources.items()):
+        for item in summarize(text).imports if any(part in text for part in named) else ():
+            module = item.module if item.attribute is None else f"{item.module}.{item.attribute}"
+            if item.dots or item.typing or not f"{module}.".startswith(f"{package}."):
+                continue
+            below = f"{item.module}.".startswith(f"{package}.")
+            name = (item.module, item.attribute) if below else (module, None)
+            yield Entry(*name, path, item.line, item.guarded)
 
 
 @dataclass(frozen=True, slots=True)

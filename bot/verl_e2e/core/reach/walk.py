@@ -44,6 +44,11 @@ class Entry:
     guarded: bool = False
     job: str = ""
 
+    @property
+    def target(self) -> str:
+        """What is imported by its full name, or the attribute with a dot before it."""
+        return self.module if self.attribute is None else f"{self.module}.{self.attribute}"
+
     def __str__(self) -> str:
         if self.job:
             return f"a measured run of {self.job} entered {self.attribute}"
