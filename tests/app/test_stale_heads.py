@@ -15,7 +15,11 @@ from tests.fakes.trees import FakeSummaries
 from verl_e2e.app.plan_change import Planner
 from verl_e2e.config.maps import packaged_uses
 from verl_e2e.config.policy import packaged_policy
+from verl_e2e.core.consumer.skyrl import SKYRL
 from verl_e2e.core.plan.plan import Plan
+from verl_e2e.core.plan.policy import ConsumerRules
+from verl_e2e.core.reach.entries import Uses
+from verl_e2e.core.reach.walk import Entry
 from verl_e2e.git.repository import GitRepository
 
 Files = Mapping[str, str | None]
@@ -185,3 +189,24 @@ def test_a_merge_leaves_the_repository_as_it_was(tmp_path: Path) -> None:
     assert opened.read_blob(merge.commit, REACHED) == str(CALLS_SECOND[REACHED]).encode()
     assert GitRepository(tmp_path).merged(opened.resolve("base"), opened.resolve("head")) == merge
     assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("when", ["differs", "reached"])
+def test_another_trainer_runs_what_the_base_has_begun_to_run_in_its_way_since(when: str, tmp_path: Path) -> None:
+    only = f"{BRIDGE}only.py"
+    calls = {only: "from megatron.bridge.aside import second\n\n\ndef go():\n    return second()\n"}
+    own = Uses((Entry("megatron.bridge.only", "go", "skyrl/a.py", 1),), (), "a commit")
+    rules = ConsumerRules.model_validate({"level": "show", "when": when})
+
+    def jobs(folder: Path, base: Files, head: Files) -> dict[str, str]:
+        policy = packaged_policy().model_copy(update={"bridge_test_choice": None, "consumers": {SKYRL.name: rules}})
+        opened = repository(folder, base, head)
+        planner = Planner(opened, packaged_uses(), summaries(), others={SKYRL.title: own})
+        found = planner.plan(opened.resolve("base"), opened.resolve("head"), policy).plan
+        assert found.levels == ()
+        return {job.id: job.reason for job in found.jobs}
+
+    assert jobs(tmp_path / "both", calls, {ASIDE: EDITED})["0-lora-ddp-skyrl"] == "SkyRL runs second"
+    assert jobs(tmp_path / "alone", {only: "def go():\n    return 1\n"}, {ASIDE: EDITED}) == {}
+    # What the base runs by itself is no reason.
+    assert jobs(tmp_path / "elsewhere", calls, {MOVED: EDITED}) == {}

@@ -27,7 +27,7 @@ from verl_e2e.core.plan.contract import ContractFinding, check_contract
 from verl_e2e.core.plan.explain import Explanation, explanations, with_maps, with_must_run
 from verl_e2e.core.plan.lint import lint_defects, lint_jobs, lint_policy
 from verl_e2e.core.plan.measured_jobs import Measured
-from verl_e2e.core.plan.plan import Plan, plan, with_tests
+from verl_e2e.core.plan.plan import Plan, beyond_head, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.forge import Pull, PullRef, Target
@@ -258,8 +258,8 @@ class Planner:
             moved = ChangedPath(MEGATRON_LM_FOLDER, PathStatus.MODIFIED, submodule=bump)
             change = replace(change, paths=(*rest, moved))
         known = cells or packaged_cell_map()
-        found = self._with_merge(self._planned(change, policy, asked, known), policy, asked, known)
-        found = self._with_consumers(found, policy, known, tuple(asked))
+        found, merged = self._with_merge(self._planned(change, policy, asked, known), policy, asked, known)
+        found = self._with_consumers(found, policy, known, tuple(asked), merged)
         if not found.plan.jobs:
             return found
         followed = self._trees.get((found.change.head, policy.source))
@@ -291,52 +291,59 @@ class Planner:
             self._summaries,
         )
 
-    def _with_merge(self, found: Planned, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
-        """The plan with the levels that the change needs only together with what the base has brought since."""
+    def _with_merge(
+        self, found: Planned, policy: Policy, asked: Iterable[Level], cells: CellMap
+    ) -> tuple[Planned, Change | None]:
+        """The plan with the levels that the change needs only together with what the base has brought since.
+
+        And what the head is to that base, None where it brought no source or cannot be merged.
+        """
         change, reach = found.change, policy.reach
         if reach is None or change.merge_base in {None, change.base}:
-            return found
+            return found, None
         left, tip = (
             [self.repository.tree(at, root) for root in reach.roots] for at in (change.merge_base, change.base)
         )
         if left == tip:
-            return found
+            return found, None
         merge = self.repository.merged(change.base, change.head)
         if merge.commit is None:
             notes = (f"{_NOT_MERGED}: {merge.problem}.",) if merge.problem else ()
-            return replace(found, plan=_merged_later(found.plan, notes))
-        both = self._planned(self.repository.change(change.base, merge.commit), policy, (), cells)
-        beyond = [
-            replace(reason, reason=f"merged with {change.base[:12]}: {reason.reason}")
-            for reason in both.plan.reasons
-            if reason.level not in found.plan.levels
-        ]
+            return replace(found, plan=_merged_later(found.plan, notes)), None
+        merged = self.repository.change(change.base, merge.commit)
+        both = self._planned(merged, policy, (), cells)
+        beyond = beyond_head(both.plan, found.plan)
         known = {str(finding) for finding in found.contract}
         broken = tuple(finding for finding in both.contract if str(finding) not in known)
         whole = found.plan
         if beyond:
             measured = self.measured(change, policy, cells)
             whole = plan(change, policy, asked, found.effects, beyond, measured)
-        return replace(found, plan=_merged_later(whole), contract=(*found.contract, *broken))
+        return replace(found, plan=_merged_later(whole), contract=(*found.contract, *broken)), merged
 
-    def _with_consumers(self, found: Planned, policy: Policy, cells: CellMap, asked: tuple[Level, ...]) -> Planned:
+    def _with_consumers(
+        self, found: Planned, policy: Policy, cells: CellMap, asked: tuple[Level, ...], merged: Change | None
+    ) -> Planned:
         """The plan with the jobs of the other consumers that the policy names.
 
         Where reach is not followed, names tell what each of them runs.
         """
         planned = found.plan
         for name, rules in policy.consumers.items():
-            consumer, effects = CONSUMERS[name], None
+            consumer, changes = CONSUMERS[name], list[tuple[Change, Effects | None]]()
             uses = self._others.get(consumer.title)
-            if policy.reach is not None and uses is not None:
-                if name not in self._beside:
-                    known = self.repository, uses, self._summaries, self._today, self._commits_at
-                    self._beside[name] = Planner(*known, verl=self._uses)
-                plain = policy.model_copy(update={"consumers": {}})
-                effects = self._beside[name]._planned(found.change, plain, (), cells).effects
-                if effects is not None and rules.when == "differs":
+            for change in filter(None, (found.change, merged)):
+                effects = None
+                if policy.reach is not None and uses is not None:
+                    if name not in self._beside:
+                        known = self.repository, uses, self._summaries, self._today, self._commits_at
+                        self._beside[name] = Planner(*known, verl=self._uses)
+                    plain = policy.model_copy(update={"consumers": {}})
+                    effects = self._beside[name]._planned(change, plain, (), cells).effects
+                if effects is not None and uses is not None and rules.when == "differs":
                     effects = differing(effects, uses.entries, self._uses.entries)
-            planned = beside(planned, consumer, policy, found.change, effects, asked)
+                changes.append((change, effects))
+            planned = beside(planned, consumer, policy, changes, asked)
         return replace(found, plan=planned)
 
     def _planned(self, change: Change, policy: Policy, asked: Iterable[Level], cells: CellMap) -> Planned:
@@ -773,7 +780,7 @@ def plan_pull(ref: PullRef, readers: PlanReaders) -> Planned:
         asked = tuple(Level) if missing else ()
         found = Planned(listed, plan(listed, policy, asked), None)
         for name in policy.consumers:
-            beside_verl = beside(found.plan, CONSUMERS[name], policy, listed, None, asked)
+            beside_verl = beside(found.plan, CONSUMERS[name], policy, [(listed, None)], asked)
             found = replace(found, plan=beside_verl)
         return _incomplete(found, *([missing] if missing else []), f"{error}. So the files were not looked into.")
 

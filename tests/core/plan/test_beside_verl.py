@@ -39,7 +39,7 @@ def policy(level: str = "show", when: str = "differs", minutes: int = 1000) -> P
 def planned(effects: Effects | None, rules: Policy, *paths: str) -> Plan:
     changed = change(*(paths or (LORA, TRAIN)))
     nothing = plan(change("docs/index.md"), rules)
-    return beside(nothing, SKYRL, rules, changed, effects)
+    return beside(nothing, SKYRL, rules, [(changed, effects)])
 
 
 def test_what_verl_starts_from_too_does_not_differ() -> None:
@@ -67,7 +67,7 @@ def test_what_could_not_be_read_may_be_its_own_way() -> None:
 
 def test_levels_that_someone_asks_for_are_planned_whatever_differs() -> None:
     nothing = differing(FOUND, [SHARED], [SHARED])
-    found = beside(plan(change(LORA), policy()), SKYRL, policy(), change(LORA), nothing, [Level.SAVE_RESUME])
+    found = beside(plan(change(LORA), policy()), SKYRL, policy(), [(change(LORA), nothing)], [Level.SAVE_RESUME])
     assert "1-resume-skyrl" in {job.id for job in found.jobs}
 
 
@@ -116,7 +116,7 @@ def test_the_budget_counts_all_jobs_together(level: str) -> None:
 
 def test_each_job_comes_after_what_it_needs() -> None:
     asked = policy(when="reached")
-    found = in_order(beside(plan(change(LORA), asked), SKYRL, asked, change(LORA), None).jobs)
+    found = in_order(beside(plan(change(LORA), asked), SKYRL, asked, [(change(LORA), None)]).jobs)
     ids = [job.id for job in found]
     assert "0-adapters-skyrl" in ids
     assert all(ids.index(needed) < ids.index(job.id) for job in found for needed in job.requires)
@@ -125,10 +125,10 @@ def test_each_job_comes_after_what_it_needs() -> None:
 def test_a_setting_of_level_4_is_there_only_for_a_change_that_asks_for_it() -> None:
     asked = policy(when="reached")
     verls = plan(change(LORA), asked, [*Level])
-    of_level = [job.id for job in beside(verls, SKYRL, asked, change(LORA), None).jobs if job.id.startswith("4-f")]
+    of_level = [job.id for job in beside(verls, SKYRL, asked, [(change(LORA), None)]).jobs if job.id.startswith("4-f")]
     assert not [name for name in of_level if name.endswith("-skyrl")]
     recompute = replace(verls.jobs[0], settings={Axis.RECOMPUTE: "full"}, variant=variants_of(Level.FEATURE)[0])
-    wanted = beside(replace(verls, jobs=(*verls.jobs, recompute)), SKYRL, asked, change(LORA), None)
+    wanted = beside(replace(verls, jobs=(*verls.jobs, recompute)), SKYRL, asked, [(change(LORA), None)])
     found = {job.id for job in wanted.jobs if job.consumer == "skyrl" and job.variant.level is Level.FEATURE}
     assert found == {"4-feature-recompute-skyrl"}
 
@@ -136,7 +136,7 @@ def test_a_setting_of_level_4_is_there_only_for_a_change_that_asks_for_it() -> N
 @pytest.mark.parametrize("most", [1, 2])
 def test_no_work_is_planned_twice_and_none_that_cannot_be(most: int) -> None:
     asked = policy("require", "reached").model_copy(update={"most_gpus": most})
-    found = beside(plan(change(TRAIN, LORA), asked), SKYRL, asked, change(TRAIN, LORA), None)
+    found = beside(plan(change(TRAIN, LORA), asked), SKYRL, asked, [(change(TRAIN, LORA), None)])
     own = [job for job in found.jobs if job.consumer == "skyrl"]
     made = [(job.variant.level, sorted(job.variant.wrapper.items()), job.variant.overrides) for job in own]
     assert all(made.count(item) == 1 for item in made)
@@ -171,7 +171,7 @@ def test_level_0_on_the_changed_familys_own_model_must_enter_the_change() -> Non
     )
     nothing = plan(change("docs/index.md"), packaged)
     (smoke,) = [
-        job for job in beside(nothing, SKYRL, packaged, change(path), effects).jobs if job.id == "0-lora-ddp-skyrl"
+        job for job in beside(nothing, SKYRL, packaged, [(change(path), effects)]).jobs if job.id == "0-lora-ddp-skyrl"
     ]
     assert smoke.checkpoint is not None
     assert "qwen3_moe" in smoke.checkpoint.model_id

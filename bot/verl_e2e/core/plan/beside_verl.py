@@ -13,7 +13,7 @@ from verl_e2e.core.model.space import POINTS, JobPoint
 from verl_e2e.core.plan.classify import MODULE_LEVEL, classify
 from verl_e2e.core.plan.measured_jobs import point_of
 from verl_e2e.core.plan.outline import JobOutline, Missing, Obstacle, in_order, with_obstacles
-from verl_e2e.core.plan.plan import Plan, plan
+from verl_e2e.core.plan.plan import Plan, beyond_head, plan
 from verl_e2e.core.plan.policy import Feature, Policy
 from verl_e2e.core.reach.effects import UNREACHED, Effect, Effects, Inside
 from verl_e2e.core.reach.walk import Entry
@@ -61,28 +61,28 @@ def beside(
     planned: Plan,
     consumer: Consumer,
     policy: Policy,
-    change: Change,
-    effects: Effects | None,
+    changes: Iterable[tuple[Change, Effects | None]],
     asked: Collection[Level] = (),
 ) -> Plan:
-    """The plan with the jobs of a consumer in addition; `effects` are what the change does to what it runs, if known.
+    """The plan with the jobs of a consumer in addition.
 
-    `asked` are levels that someone requests in addition.
+    `changes` are the change and, where the base has moved, what the head is to that, each with what it does to what the
+    consumer runs, if known. `asked` are levels that someone requests in addition.
 
     They start after verl's level 0 has passed, where the plan has that: no GPU is spent on a change that breaks it.
     The policy's budget counts all jobs of the plan together; the default of level 0 always stays, and of required jobs
     all of level 0 and the default of each other level.
     """
     rules = policy.consumers[consumer.name]
-    if rules.when == "differs" and effects is not None and not effects.incomplete and not asked:
-        counted = {path for path, inside in effects.paths.items() if inside.effects or inside.at_import}
-        counted |= {*effects.unread, *effects.unknown}
-        if any(in_megatron_lm(path) and classify(path, policy, effects).exemption is None for path in counted):
-            counted.add(MEGATRON_LM_FOLDER)
-        change = replace(change, paths=tuple(item for item in change.paths if counted.intersection(item.names())))
-        if not change.paths:
-            return planned
-    theirs = for_consumer(plan(change, policy, asked, effects), consumer, policy)
+    narrow = rules.when == "differs" and not asked
+    (change, effects), *merged = [(_own_paths(*item, policy) if narrow else item[0], item[1]) for item in changes]
+    theirs = plan(change, policy, asked, effects)
+    for later, known in merged:
+        if beyond := beyond_head(plan(later, policy, (), known), theirs):
+            theirs = plan(change, policy, asked, effects, beyond)
+    if not theirs.jobs:
+        return planned
+    theirs = for_consumer(theirs, consumer, policy)
     # Of what differs at import nothing but the definition may run.
     at_import = {MODULE_LEVEL, *(reason.symbol for reason in theirs.reasons if reason.at_import)}
     named = (reason.symbol for reason in theirs.reasons if reason.symbol and reason.symbol not in at_import)
@@ -109,6 +109,17 @@ def beside(
         notes.append(_OTHER_PIN.format(consumer.title, rules.pin, consumer.pin))
     made = tuple(_without_refused(job, refused, kept) for job in kept)
     return replace(planned, jobs=(*planned.jobs, *made), notes=(*planned.notes, *notes))
+
+
+def _own_paths(change: Change, effects: Effects | None, policy: Policy) -> Change:
+    """The change with the paths alone that have effects on a consumer; all of it where these are not known."""
+    if effects is None or effects.incomplete:
+        return change
+    counted = {path for path, inside in effects.paths.items() if inside.effects or inside.at_import}
+    counted |= {*effects.unread, *effects.unknown}
+    if any(in_megatron_lm(path) and classify(path, policy, effects).exemption is None for path in counted):
+        counted.add(MEGATRON_LM_FOLDER)
+    return replace(change, paths=tuple(item for item in change.paths if counted.intersection(item.names())))
 
 
 def _same_work(job: JobOutline, other: JobOutline) -> bool:
