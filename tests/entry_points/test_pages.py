@@ -288,15 +288,19 @@ def test_history_counts_by_week_level_family_and_cause(site: Site) -> None:
     site.ledger.put_run(made(4, result=Result.FAIL, created=NOW - timedelta(days=100), **ended))
     site.ledger.put_run(made(5, result=Result.PASS, carried_from="c" * 40, **ended))
     site.ledger.put_run(made(6, state=RunState.CANCELLED))
-    site.ledger.put_run(recorded(*PASSED)[0])
+    passed = recorded(*PASSED)[0]
+    site.ledger.put_run(passed)
+    site.ledger.put_run(passed.model_copy(update={"key": "7" * 64, "required": False, "shown": True}))
     status, page = site.get("/history")
     text = text_of(page)
     assert status == 200
     # Monday, runs, share that passed, Pass, Fail, Blocked.
-    assert "2026-11-23 3 66% 2 0 1" in text
+    assert "2026-11-23 4 75% 3 0 1" in text
     assert "2026-11-16 1 100% 1 0 0 2" in text
     assert "preflight:disk 1 0% 0 0 1 2" in text
+    # What is only shown counts for no level.
     assert "0 LoRA + DDP smoke 1 100% 1 0 0" in text
+    assert "rehearsal, only shown, or not known 4" in text
     assert "0 overrides were given" in text
 
 

@@ -114,7 +114,7 @@ def render_history(since: datetime, counts: Collection[RunCount], overrides: Col
     """What the runs came to by week, level, family and cause, and whose what blocked them was."""
     by_week = tallies(counts, lambda count: (week_of(count.day),))
     titles: dict[Level | None, str] = {level: f"{level.value} {level.title}" for level in Level}
-    titles[None] = "rehearsal, or not known"
+    titles[None] = "rehearsal, only shown, or not known"
     by_level = tallies(counts, lambda count: (titles[count.level],))
     given_by_week = Counter(week_of(entry.at.date()) for entry in overrides)
     given_by_level = Counter(titles[entry.level] for entry in overrides)

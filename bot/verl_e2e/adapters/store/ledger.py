@@ -257,7 +257,7 @@ def short_of(run: Run) -> dict[str, object]:
         "brief": entry_of(run).model_dump_json(),
         "line": line_of(run).model_dump_json(),
         "result": counted_result(run) or "",
-        "level": run.job.level.value if run.job else None,
+        "level": run.job.level.value if run.job and not run.shown else None,
         "family": run.job.family if run.job else "",
         "causes": " ".join(run.causes),
         "gpu_minutes": run.gpu_minutes,

@@ -124,7 +124,7 @@ class RunCount:
 
     # The day on which they were created, in UTC.
     day: date
-    # The level of their job, None for rehearsals and where the job is not kept.
+    # The level of their job, None for rehearsals, what is only shown, and where the job is not kept.
     level: Level | None
     # The model family that their job is for, or empty.
     family: str
