@@ -134,3 +134,15 @@ def test_what_a_run_must_print_is_in_the_words_of_its_own_trainer(name: str) -> 
     asked = dict(requested_config(job))
     assert asked.keys() >= job.expected.keys()
     assert {key.partition(".")[0] for key in asked} <= {"trainer", "generator", "environment", "data"}
+
+
+def test_what_a_site_sets_of_verl_is_no_limit_of_skyrls_run() -> None:
+    words, said = frozenset({"gradient_accumulation_fusion"}), "which the site fixes as False"
+    limits = {
+        job.consumer: build_job(replace(job, changed_words=words), policy=POLICY, site=HOPPER, sources=SOURCES)
+        for job in (ALL.jobs[0], BY_ID["0-lora-ddp"])
+    }
+    told = {name: [said in text for text in job.site.limitations].count(True) for name, job in limits.items()}
+    assert told == {"verl": 1, "skyrl": 0}
+    # What the site says of itself stays.
+    assert {*HOPPER.limitations} <= {*limits["skyrl"].site.limitations}

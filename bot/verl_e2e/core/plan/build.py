@@ -115,15 +115,15 @@ def build_job(
     # A separate environment for the tests has no GPU.
     chosen, beyond = runnable(outline.tests.tests, 0 if site.bridge_python else variant.gpu_count)
     fitting, touched = without_touched(patches.chosen, patches.lines, outline.changed)
+    consumer = CONSUMERS[outline.consumer]
+    if consumer is not VERL:
+        # What a profile sets of a trainer is verl's.
+        site = site.model_copy(update={"wrapper": {}, "overrides": ()})
     hidden = (*touched, *read_overrides(site.overrides, outline.changed_words))
     # Another script would not know the variables of the wrapper.
-    consumer = CONSUMERS[outline.consumer]
     of_wrapper = outline.script == consumer.script
     left_open = (*site.limitations, *outline.limitations, *beyond, *outline.tests.left_out, *hidden)
     known = {"wrapper": site.wrapper if of_wrapper else {}, "limitations": tuple(dict.fromkeys(left_open))}
-    if consumer is not VERL:
-        # What a profile sets of a trainer is verl's.
-        known |= {"wrapper": {}, "overrides": ()}
     site = site.model_copy(update=known)
     wrapper = {name: value for feature in outline.features for name, value in feature.wrapper.items()}
     if of_wrapper:
