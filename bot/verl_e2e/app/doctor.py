@@ -3,8 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 
 from verl_e2e.config.policy import POLICY_PATH, load_policy, packaged_policy
+from verl_e2e.core.consumer.consumer import Consumer
+from verl_e2e.core.consumer.consumers import CONSUMERS
+from verl_e2e.core.consumer.verl import VERL
 from verl_e2e.core.model.access import DEFAULT_GATE
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.plan.lint import ToFix, lint_image, lint_quarantine
@@ -64,8 +68,8 @@ class DoctorServices:
     administration: Administration
     # A file of a repository at a revision.
     file_at: Callable[[str, str, str], bytes | None]
-    # Whether the verl repository at an address has a commit.
-    has_verl: Callable[[str, str], bool]
+    # Whether the repository of a trainer at an address has a commit.
+    has_commit: Callable[[str, str], bool]
     # What the database says of itself; UserError where it cannot be used.
     database: Callable[[], str]
     # What the engine that runs jobs says of itself, empty where none is asked; UserError where it would not run them.
@@ -136,13 +140,15 @@ def examine(
             yield from of_kept_runners(machines, setup.runners)
             yield from of_fork_pool(machines, setup.runners, setup.fork_runners)
 
+    trainers = (VERL, *(CONSUMERS[name] for name in policy.consumers)) if policy else ()
+    of_pins = ((item.name, partial(pinned, item, policy, services)) for item in trainers if policy)
     looks: tuple[tuple[str, Callable[[], Iterable[SetupFinding]]], ...] = (
         ("webhook", of_webhook),
         ("deliveries", of_failed_deliveries),
         ("policy", lambda: [of_policy]),
         ("image", lambda: _linted("image", lint_image(policy) if policy else ())),
         ("quarantine", lambda: _linted("quarantine", lint_quarantine(policy, now.date()) if policy else ())),
-        ("verl", lambda: _verl(policy, services) if policy else ()),
+        *of_pins,
         ("sources", lambda: of_sources(services.refusals(repository, policy)) if policy else ()),
         ("required check", of_required_check),
         ("workflow", lambda: _workflow(repository, branch, setup, services)),
@@ -209,25 +215,25 @@ def _linted(about: str, findings: Iterable[ToFix]) -> Iterator[SetupFinding]:
     return (note_finding(about, finding.what, finding.fix) for finding in findings)
 
 
-def _verl(policy: Policy, services: DoctorServices) -> Iterator[SetupFinding]:
-    """The pinned verl: where the service reads it, and where hosts of jobs fetch it."""
-    commit, address, about = policy.verl.commit, policy.verl.repository, "verl"
-    correct = f"set verl.commit in {POLICY_PATH} to a commit that is there"
-    if services.own_verl:
+def pinned(consumer: Consumer, policy: Policy, services: DoctorServices) -> Iterator[SetupFinding]:
+    """The pin of a trainer: in the verl that the service reads, and where hosts of jobs fetch the trainer."""
+    commit, about, named = policy.pin_of(consumer), consumer.name, f"the pinned {consumer.title}"
+    key = "verl.commit" if consumer is VERL else f"consumers.{consumer.name}.pin"
+    correct = f"set {key} in {POLICY_PATH} to a commit that is there"
+    if services.own_verl and consumer is VERL:
         place = f"{services.own_verl}, which VERL_E2E_VERL names"
         try:
             if services.own_has(commit):
-                yield ok_finding(about, f"the pinned verl {commit[:12]} is in {place}")
+                yield ok_finding(about, f"{named} {commit[:12]} is in {place}")
             else:
-                yield error_finding(
-                    about, f"the pinned verl {commit} is not in {place}", f"fetch it there, or {correct}"
-                )
+                yield error_finding(about, f"{named} {commit} is not in {place}", f"fetch it there, or {correct}")
         except (UserError, ForgeError) as error:
             yield _not_looked_at(about, error)
-    if services.has_verl(address, commit):
-        yield ok_finding(about, f"the pinned verl {commit[:12]} is in {address}")
+    address = policy.verl.repository if consumer is VERL else consumer.address
+    if services.has_commit(address, commit):
+        yield ok_finding(about, f"{named} {commit[:12]} is in {address}")
     else:
-        yield error_finding(about, f"the pinned verl {commit} is not in {address}", correct)
+        yield error_finding(about, f"{named} {commit} is not in {address}", correct)
 
 
 def _workflow(repository: str, branch: str, setup: Setup, services: DoctorServices) -> Iterator[SetupFinding]:
