@@ -113,7 +113,8 @@ def test_a_job_that_a_person_names_knows_what_it_fails_for() -> None:
 
     (named,) = planned("3-fsdp")
     (planned_instead,) = with_known_defects(Derived((named,)), POLICY.defects, POLICY).jobs
-    assert known(named) == ["fsdp-adapter-export"]
+    # One for each form in which it shows.
+    assert {*known(named)} == {"fsdp-adapter-export"}
     assert known(planned_instead) == []
     assert known(named, verl="c" * 40) == []
     assert known(named, entries=()) == []
