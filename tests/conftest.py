@@ -137,6 +137,12 @@ def _skyrl() -> str:
     return "" if named else "opt in with SKYRL=DIR SKYRL_PYTHON=FILE, a checkout and a Python that imports it"
 
 
+def _skyrl_trainer() -> str:
+    names = ("SKYRL", "SKYRL_PYTHON", "BRIDGE_REPO", "MEGATRON_LM", "KIT")
+    named = all(os.environ.get(name) for name in names)
+    return "" if named else "opt in with SKYRL=DIR SKYRL_PYTHON=FILE BRIDGE_REPO=DIR MEGATRON_LM=DIR KIT=DIR"
+
+
 def _nemo_rl() -> str:
     named = all(os.environ.get(name) for name in ("NEMO_RL", "NEMO_RL_PYTHON"))
     return "" if named else "opt in with NEMO_RL=DIR NEMO_RL_PYTHON=FILE, a checkout and a Python with hydra-core"
@@ -171,6 +177,7 @@ NEEDS: Mapping[str, Callable[[], str]] = {
     "ray": _ray,
     "rehearsal": _rehearsal,
     "skyrl": _skyrl,
+    "skyrl_trainer": _skyrl_trainer,
     "slurm": _slurm,
     "sqlite": _program("sqlite3"),
 }

@@ -1,4 +1,5 @@
 from tests.core.builders import make_job
+from verl_e2e.core.consumer.skyrl import for_every_job
 from verl_e2e.core.consumer.verl import host_overrides
 from verl_e2e.core.model.jobs import Job, SiteProfile
 from verl_e2e.core.model.needs import Capacity, SiteNeeds, unable
@@ -22,6 +23,10 @@ def test_a_site_gives_a_part_of_each_gpu() -> None:
     overrides = host_overrides(site, reward_model=False, gpus_of_node=2)
     assert "actor_rollout_ref.rollout.gpu_memory_utilization=0.15" in overrides
     assert overrides[-1].endswith(f"kv_cache_memory_bytes={5 * 1024**3}")
+    of_skyrl = for_every_job(site, reward_model=False, gpus_of_node=2)
+    assert of_skyrl[-1] == f"generator.inference_engine.engine_init_kwargs.kv_cache_memory_bytes={5 * 1024**3}"
+    alone = SiteProfile(name="alone", gpu_memory_gib=100)
+    assert not any("kv_cache" in text for text in for_every_job(alone, reward_model=False, gpus_of_node=2))
     # What serves a reward model beside it gets no more.
     served = [text for text in host_overrides(site, reward_model=True, gpus_of_node=2) if "reward" in text]
     assert served == [

@@ -211,8 +211,11 @@ def setting_of_level(point: JobPoint, level: Level) -> Setting:
 def for_every_job(site: SiteProfile, *, reward_model: bool, gpus_of_node: int, nodes: int = 1) -> tuple[str, ...]:
     """What every job sets, and which part of a GPU its engine may take."""
     del reward_model, gpus_of_node, nodes
-    part = round(_ENGINE_PART * site.needs.gpu_share, 3)
-    return (*EVERY_JOB, f"{_ENGINE}.gpu_memory_utilization={part}")
+    share = site.needs.gpu_share
+    taken = [f"{_ENGINE}.gpu_memory_utilization={round(_ENGINE_PART * share, 3)}"]
+    if share != 1:
+        taken.append(f"{_ENGINE}.engine_init_kwargs.kv_cache_memory_bytes={site.engine_cache_bytes}")
+    return (*EVERY_JOB, *taken)
 
 
 def command(wrapper: Mapping[str, str], overrides: Iterable[str]) -> tuple[str, ...]:
@@ -354,7 +357,7 @@ _COMPARING = Comparing(
         re.compile(r"MAX_TRAINING_STEPS|CKPT_INTERVAL|RESUME_MODE|EVAL_.*"),
         re.compile(
             r"trainer\.(?:(?:ckpt|export|log)_path|logger|dump_data_batch|hf_save_interval|epochs|enable_ray_gpu_monitor)="
-            r"|data\.(?:train|val)_data=|[\w.]*(?:gpu_memory_utilization|\.path)="
+            r"|data\.(?:train|val)_data=|[\w.]*(?:gpu_memory_utilization|kv_cache_memory_bytes|\.path)="
         ),
     ),
     scales=(

@@ -232,11 +232,9 @@ def expected_config(wrapper: Mapping[str, str], overrides: Iterable[str], *, pha
     return dict(sorted({**expected, **expected_of_overrides(overrides)}.items()))
 
 
-# Of its part of a GPU the rollout may take this much, and its cache this much: actor, critic and what the libraries
-# hold have the rest. Four runs at 0.15 of one GPU passed side by side (bench/results/measurements.md).
+# Of its part of a GPU the rollout may take this much: actor, critic and what the libraries hold have the rest. Four
+# runs at 0.15 of one GPU passed side by side (bench/results/measurements.md).
 _ROLLOUT_PART = 0.6
-_CACHE_PART = 0.2
-_GIB = 1 << 30
 _ROLLOUT = "actor_rollout_ref.rollout"
 # What a host sets of its rollout engine holds for the engine that serves the reward model too.
 _OF_ENGINE = re.compile(
@@ -257,10 +255,8 @@ def host_overrides(site: SiteProfile, *, reward_model: bool, gpus_of_node: int, 
             given.append(f"ray_kwargs.ray_init.num_cpus={site.ray_cpus_of(gpus_of_node)}")
         share = site.needs.gpu_share
         if share != 1:
-            # With the cache's size given, vLLM does not measure the free memory, which other runs change meanwhile.
-            cache = int(_CACHE_PART * share * site.gpu_memory_gib * _GIB)
             given.append(f"{_ROLLOUT}.gpu_memory_utilization={round(_ROLLOUT_PART * share, 3)}")
-            given.append(f"+{_ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes={cache}")
+            given.append(f"+{_ROLLOUT}.engine_kwargs.vllm.kv_cache_memory_bytes={site.engine_cache_bytes}")
     if not reward_model:
         return (WITHOUT_REWARD_MODEL, *given)
     engine = filter(None, map(_OF_ENGINE.fullmatch, (*given, *site.overrides)))

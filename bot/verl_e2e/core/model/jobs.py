@@ -318,6 +318,14 @@ class SiteProfile(DescribedDocument):
         of_one_host = min(gpu_count, self.gpus_per_node or gpu_count)
         return estimated_needs(of_one_host, self.needs, gpu_memory_gib=self.gpu_memory_gib, files_gib=files_gib)
 
+    @property
+    def engine_cache_bytes(self) -> int:
+        """Bytes of a rollout engine's cache on a shared GPU, a fifth of the run's part of it.
+
+        With its size given, vLLM does not measure the free memory, which other runs change meanwhile.
+        """
+        return int(0.2 * self.needs.gpu_share * self.gpu_memory_gib * (1 << 30))
+
     def ray_cpus_of(self, gpus_of_node: int, nodes: int = 1) -> int:
         """The logical CPUs of each node of a job's own Ray cluster."""
         return self.ray_cpus or ray_cpus(gpus_of_node, nodes=nodes)

@@ -13,6 +13,7 @@ rank, and the token counts of a step divide by the data-parallel size.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -301,8 +302,12 @@ def parallel_sizes(case: Case) -> Evidence:
     # The sizes of each model that the configuration shows whole.
     sizes: dict[str, Sizes] = {}
     consumer = consumer_of(case.job)
+    # A trainer without virtual stages has no key for them.
+    sure = {"vpp": 1} if consumer.settings[Axis.VIRTUAL_PIPELINE].elsewhere else {}
     for role, root in consumer.models.items():
-        values = {name: lookup(config.values, f"{root}.{key}", NOT_PRINTED) for name, key in _SIZES.items()}
+        values = {
+            name: lookup(config.values, f"{root}.{key}", sure.get(name, NOT_PRINTED)) for name, key in _SIZES.items()
+        }
         # An unset one (no virtual pipeline, expert tensor size like the dense one) counts as 1.
         values = {name: 1 if value is None else value for name, value in values.items()}
         if all(type(size) is int and size > 0 for size in values.values()):
@@ -342,8 +347,11 @@ def _sizes_gaps(case: Case, sizes: Mapping[str, Sizes], world: int) -> Iterator[
         chunks = [chunk for chunk in facts.chunks if phase.wrote(chunk.line)]
         workers = [worker for worker in facts.workers if worker.built_model and phase.wrote(worker.line)]
         built = {chunk.pid for chunk in chunks} or {worker.pid for worker in workers}
-        if len(built) != world:
-            yield f"{where}{len(built)} of {world} processes say that they built a model"
+        # A trainer may have processes of their own for its reference model, as many as for its policy.
+        actors: dict[int | None, str] = {worker.pid: worker.actor for worker in facts.workers}
+        kinds = Counter(actors.get(pid, "") for pid in built) or Counter({"": 0})
+        if {*kinds.values()} != {world}:
+            yield f"{where}{len(built)} of {world * len(kinds)} processes say that they built a model"
         expected = frozenset[tuple[int, int]]().union(*(size.grid for size in trained))
         seen = {(rank.tensor, rank.pipeline) for rank in facts.ranks if phase.wrote(rank.line)}
         if seen != expected:
