@@ -1,11 +1,13 @@
 """Card and checks in a real browser: folds open on a click, nothing overflows on a phone, nothing foreign runs."""
 
+from collections.abc import Iterator
 from struct import unpack
 
 import pytest
 
 from tests.core.judged import verdict_that_says
-from tests.fakes.github_page import LIGHT, THEMES, measure, page
+from tests.fakes.browser_pipe import Browser, started
+from tests.fakes.github_page import LIGHT, THEMES, page
 from tests.fakes.places import ROOT
 from tests.fakes.shown_pull import (
     FAILED,
@@ -45,6 +47,12 @@ FOREIGN = """
 """
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with started() as browser:
+        yield browser
+
+
 def _parts(*recorded: str) -> dict[str, str]:
     checks = shown_checks(*recorded)
     return {"card": shown_card(*recorded), **{check.title: f"{check.summary}\n\n{check.text}" for check in checks}}
@@ -60,8 +68,8 @@ def _hostile() -> str:
 
 @pytest.mark.chromium
 @pytest.mark.parametrize("recorded", [PASSED, FAILED])
-def test_every_fold_is_closed_at_first_and_opens_on_a_click(recorded: tuple[str, ...]) -> None:
-    found = measure(page(_parts(*recorded), LIGHT), 900, FOLDS)
+def test_every_fold_is_closed_at_first_and_opens_on_a_click(browser: Browser, recorded: tuple[str, ...]) -> None:
+    found = browser.measure(page(_parts(*recorded), LIGHT), 900, FOLDS)
     assert found["folds"] >= 8
     assert found["closed"] == found["open"] == found["folds"]
     assert found["least"] > 10
@@ -69,15 +77,15 @@ def test_every_fold_is_closed_at_first_and_opens_on_a_click(recorded: tuple[str,
 
 @pytest.mark.chromium
 @pytest.mark.parametrize("recorded", [PASSED, FAILED])
-def test_nothing_overflows_on_a_phone(recorded: tuple[str, ...]) -> None:
-    assert measure(page(_parts(*recorded), LIGHT), PHONE, WIDTHS) == {"page": PHONE, "wide": []}
+def test_nothing_overflows_on_a_phone(browser: Browser, recorded: tuple[str, ...]) -> None:
+    assert browser.measure(page(_parts(*recorded), LIGHT), PHONE, WIDTHS) == {"page": PHONE, "wide": []}
 
 
 @pytest.mark.chromium
-def test_a_hostile_run_neither_overflows_nor_runs_anything() -> None:
+def test_a_hostile_run_neither_overflows_nor_runs_anything(browser: Browser) -> None:
     html = page({"card": _hostile()}, LIGHT)
-    assert measure(html, PHONE, WIDTHS) == {"page": PHONE, "wide": []}
-    found = measure(html, PHONE, FOREIGN)
+    assert browser.measure(html, PHONE, WIDTHS) == {"page": PHONE, "wide": []}
+    found = browser.measure(html, PHONE, FOREIGN)
     assert not found["ran"]
     assert not {"script", "img", "iframe", "a", "form"} & set(found["names"])
 

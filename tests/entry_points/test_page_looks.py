@@ -1,16 +1,12 @@
 """Every page in a real browser, in light and dark: axe finds nothing, the keyboard reaches everything, and pictures."""
 
-import json
 import re
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from html import unescape
 from pathlib import Path
-from shutil import which
 from struct import unpack
 from typing import Any
 from urllib.request import urlopen
@@ -19,8 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.entry_points.test_pages import EXTENDING, NOW, PUBLIC, Site, light_site, made, recorded
-from tests.fakes.browser_pipe import visiting
-from tests.fakes.github_page import BROWSERS, browse
+from tests.fakes.browser_pipe import Browser, started
 from tests.fakes.npm import install
 from tests.fakes.patience import HANG_S
 from tests.fakes.places import ROOT
@@ -42,10 +37,10 @@ __all__ = ["light_site"]
 
 IMAGES = ROOT / "docs" / "images"
 SIZE = (1000, 620)
-THEMES = {"dark": 0, "light": 1}
+THEMES = ("dark", "light")
 LOG = ("step 1 - loss 2.31", "step 2 - loss 2.17", "step 3 - loss 2.05")
 # What of a page cannot be reached by the Tab key, or cannot be seen when it has been.
-_KEYBOARD = """
+_JUDGED = """(async () => {
 const wanted = [...document.querySelectorAll("a[href], button, select, textarea, summary, [tabindex]")]
 const unreached = wanted.filter((one) => {
   for (let fold = one.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true
@@ -53,15 +48,17 @@ const unreached = wanted.filter((one) => {
   const style = getComputedStyle(one)
   return document.activeElement !== one || one.tabIndex !== 0 || style.outlineStyle === "none"
 }).map((one) => one.outerHTML.slice(0, 200))
+const found = await axe.run(document, {resultTypes: ["violations"]})
+const told = found.violations.map((one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200)).slice(0, 3)])
+return {axe: told, unreached, count: wanted.length, passes: found.passes.length}
+})()
 """
-_AXE = """
-axe.run(document, {resultTypes: ["violations"]}).then((found) => {
-  const told = found.violations.map((one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200)).slice(0, 3)])
-  document.body.innerHTML = "<pre id=answer></pre>"
-  const answer = {axe: told, unreached, count: wanted.length, passes: found.passes.length}
-  document.getElementById("answer").textContent = JSON.stringify(answer)
-})
-"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with started() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -94,19 +91,18 @@ def filled(site: Site) -> Mapping[str, str]:
     }
 
 
-def judged(html: str, axe: str, scheme: int) -> Mapping[str, object]:
+def judged(browser: Browser, html: str, axe: str, theme: str) -> Mapping[str, object]:
     """What axe and the keyboard find on a page."""
-    scripts = f"<script>{axe}</script><script>{_KEYBOARD}{_AXE}</script>"
     # Narrow, where tables and lines of code do not fit.
-    flags = "--dump-dom", "--window-size=500,800", f"--blink-settings=preferredColorScheme={scheme}"
-    document = browse(html.replace("</body>", f"{scripts}</body>"), *flags)
-    found: Mapping[str, object] = json.loads(unescape(document.split('<pre id="answer">')[1].split("</pre>")[0]))
+    with browser.showing(html, size=(500, 800), scheme=theme) as page:
+        page.evaluate(f"{axe}\n;0")
+        found: Mapping[str, object] = page.evaluate(_JUDGED)
     return found
 
 
-def looked_at(pages: Mapping[str, str], axe: str, scheme: int) -> Mapping[str, object]:
+def looked_at(browser: Browser, pages: Mapping[str, str], axe: str, theme: str) -> Mapping[str, object]:
     """The pages with which something is wrong."""
-    found = {name: judged(html, axe, scheme) for name, html in pages.items()}
+    found = {name: judged(browser, html, axe, theme) for name, html in pages.items()}
     assert all(int(str(one["count"])) > 0 for one in found.values())
     return {name: one for name, one in found.items() if one["axe"] or one["unreached"]}
 
@@ -114,7 +110,7 @@ def looked_at(pages: Mapping[str, str], axe: str, scheme: int) -> Mapping[str, o
 @pytest.mark.chromium
 @pytest.mark.node
 @pytest.mark.parametrize("theme", THEMES)
-def test_every_page_of_the_service_is_for_everyone(light_site: Site, axe: str, theme: str) -> None:
+def test_every_page_of_the_service_is_for_everyone(browser: Browser, light_site: Site, axe: str, theme: str) -> None:
     style = f"<style>{site_file('style.css')}</style>"
     addresses = filled(light_site)
     pages = {
@@ -123,13 +119,15 @@ def test_every_page_of_the_service_is_for_everyone(light_site: Site, axe: str, t
         .replace('<script src="/live.js" defer></script>', "")
         for name, path in addresses.items()
     }
-    assert looked_at(pages, axe, THEMES[theme]) == {}
+    assert looked_at(browser, pages, axe, theme) == {}
 
 
 @pytest.mark.chromium
 @pytest.mark.node
 @pytest.mark.parametrize("theme", THEMES)
-def test_the_report_and_the_log_of_a_run_are_for_everyone(tmp_path: Path, axe: str, theme: str) -> None:
+def test_the_report_and_the_log_of_a_run_are_for_everyone(
+    browser: Browser, tmp_path: Path, axe: str, theme: str
+) -> None:
     folder = Path(shutil.copytree(ROOT / "bot/verl_e2e/demo/failed", tmp_path / "run"))
     # Each line of a log is made alike, and axe looks at each: its end shows all that there is on the page.
     log = folder / "log.txt.zst"
@@ -138,17 +136,19 @@ def test_the_report_and_the_log_of_a_run_are_for_everyone(tmp_path: Path, axe: s
     CliRunner().invoke(cli, ["judge", str(folder)])
     pages = {name: (folder / name).read_text(encoding="utf-8") for name in (REPORT_FILE, LOG_PAGE_FILE)}
     assert "<mark" in pages[LOG_PAGE_FILE]
-    assert looked_at(pages, axe, THEMES[theme]) == {}
+    assert looked_at(browser, pages, axe, theme) == {}
 
 
 @pytest.mark.chromium
 @pytest.mark.parametrize("theme", THEMES)
-def test_the_pages_in_a_browser_are_the_pictures_in_the_documents(light_site: Site, tmp_path: Path, theme: str) -> None:
+def test_the_pages_in_a_browser_are_the_pictures_in_the_documents(
+    browser: Browser, light_site: Site, theme: str
+) -> None:
     for name, path in filled(light_site).items():
         kept = IMAGES / f"{name}-{theme}.png"
         # One shows how pictures are taken; the others are taken where they are missing.
         if name == "site" or not kept.exists():
-            data = pictured(f"http://127.0.0.1:{light_site.port}{path}", tmp_path, THEMES[theme])
+            data = pictured(browser, f"http://127.0.0.1:{light_site.port}{path}", theme)
             assert unpack(">II", data[16:24]) == SIZE
             if not kept.exists():
                 kept.write_bytes(data)
@@ -160,15 +160,17 @@ def test_the_pages_in_a_browser_are_the_pictures_in_the_documents(light_site: Si
 @pytest.mark.chromium
 @pytest.mark.node
 @pytest.mark.parametrize("theme", THEMES)
-def test_the_pull_request_of_the_story_is_the_picture_in_the_tutorial(tmp_path: Path, axe: str, theme: str) -> None:
+def test_the_pull_request_of_the_story_is_the_picture_in_the_tutorial(
+    browser: Browser, tmp_path: Path, axe: str, theme: str
+) -> None:
     with showing(tmp_path / "shown", 10.0) as shown:
         for at_s in (0.0, 1.0, 11.0):
             shown.step(at_s)
         address = f"{shown.world.url}/{shown.world.full_name}/pull/{shown.number}"
-        data = pictured(address, tmp_path, THEMES[theme])
+        data = pictured(browser, address, theme)
         with urlopen(address, timeout=HANG_S) as answer:
             html = re.sub("<script>.*?</script>", "", answer.read().decode(), flags=re.DOTALL)
-    assert looked_at({"pull": html}, axe, THEMES[theme]) == {}
+    assert looked_at(browser, {"pull": html}, axe, theme) == {}
     kept = IMAGES / f"standin-{theme}.png"
     if not kept.exists():
         kept.write_bytes(data)
@@ -184,10 +186,11 @@ def until(evaluate: Callable[[str], Any], expression: str) -> None:
 
 
 @pytest.mark.chromium
-def test_an_open_page_shows_what_changes_but_not_under_the_keyboard(light_site: Site, tmp_path: Path) -> None:
+def test_an_open_page_shows_what_changes_but_not_under_the_keyboard(browser: Browser, light_site: Site) -> None:
     run = made(state=RunState.RUNNING)
     light_site.ledger.put_run(run)
-    with visiting(f"http://127.0.0.1:{light_site.port}/run/{run.key}", tmp_path) as evaluate:
+    with browser.visiting(f"http://127.0.0.1:{light_site.port}/run/{run.key}") as page:
+        evaluate = page.evaluate
         until(evaluate, "document.body.innerText.includes('It is running')")
         light_site.glances[run.key] = Glance("step 1", LOG)
         until(evaluate, "document.body.innerText.includes('step 3 - loss 2.05')")
@@ -201,12 +204,7 @@ def test_an_open_page_shows_what_changes_but_not_under_the_keyboard(light_site: 
         assert evaluate("document.activeElement.tagName") == "PRE"
 
 
-def pictured(address: str, folder: Path, scheme: int) -> bytes:
+def pictured(browser: Browser, address: str, theme: str) -> bytes:
     """A picture of what a browser shows at an address."""
-    browser = next(found for name in BROWSERS if (found := which(name)))
-    picture = folder / "page.png"
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}/profile"]
-    flags += [f"--window-size={SIZE[0]},{SIZE[1]}", f"--blink-settings=preferredColorScheme={scheme}"]
-    call = [browser, *flags, f"--screenshot={picture}", address]
-    subprocess.run(call, capture_output=True, check=True, timeout=HANG_S)
-    return picture.read_bytes()
+    with browser.visiting(address, size=SIZE, scheme=theme) as page:
+        return page.picture()

@@ -4,24 +4,14 @@ Markdown becomes HTML as GitHub's dialect has it: CommonMark with tables. The st
 GitHub's is what decides whether something fits: wide tables and code scroll by themselves, long words break.
 """
 
-import json
 import re
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape, unescape
-from pathlib import Path
-from shutil import which
-from typing import Any
+from html import escape
 
 from markdown_it import MarkdownIt
 
-from tests.fakes.patience import HANG_S
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_PATIENCE_S = HANG_S
 STYLE = """
 * { box-sizing: border-box }
 body { margin: 0; padding: 16px; background: var(--page); color: var(--text); font: 14px/1.5 "Noto Sans", Helvetica,
@@ -86,29 +76,3 @@ def _opened(html: str, titles: tuple[str, ...]) -> str:
     for title in titles:
         html = html.replace(f"<details><summary>{title}", f"<details open><summary>{title}")
     return html
-
-
-def measure(html: str, width: int, script: str) -> Any:
-    """What a script returns of a page in a frame of a width in pixels; `page` is the frame's document."""
-    frame = f'<iframe id="frame" style="width: {width}px; height: 800px; border: 0" srcdoc="{escape(html)}"></iframe>'
-    message = """<script>
-    onload = () => {
-      const page = document.getElementById("frame").contentDocument
-      const found = ((page) => {%s})(page)
-      document.body.innerHTML = "<pre id=answer></pre>"
-      document.getElementById("answer").textContent = JSON.stringify(found)
-    }</script>"""
-    dumped = browse(f"<!doctype html><html><body>{frame}{message % script}</body></html>", "--dump-dom")
-    return json.loads(unescape(dumped.split('<pre id="answer">')[1].split("</pre>")[0]))
-
-
-def browse(html: str, *arguments: str) -> str:
-    """What a browser without a window makes of a page; gives the document as it is after its scripts ran."""
-    browser = next(found for name in BROWSERS if (found := which(name)))
-    with tempfile.TemporaryDirectory(prefix="verl-e2e-page-") as folder:
-        path = Path(folder) / "page.html"
-        path.write_text(html, encoding="utf-8")
-        # A container has no sandbox of its own to give; the pages are ours.
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=5000"]
-        call = [browser, *flags, f"--user-data-dir={folder}/profile", *arguments, path.as_uri()]
-        return subprocess.run(call, capture_output=True, text=True, check=True, timeout=_PATIENCE_S).stdout
