@@ -64,17 +64,14 @@ test: check ## Set up, then lint, types, architecture and every test that is not
 test-fast: $(VENV)/.$(SET) ## Only the tests of the decisions, in seconds
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not slow" tests/core
 
-CORE_TESTS := $(BIN)/python -m pytest --numprocesses 3 --dist worksteal
-
 # In a new checkout each process that begins a run would compile every test, 10 s of work for each.
 $(VENV)/.compiled: $(VENV)/.$(SET)
 	@$(BIN)/python -m pytest --collect-only --quiet >$@ || { tail -n 40 $@ >&2; exit 1; }
 
-# Core must be covered by its own quick tests alone, and is measured on every run. Under measurement a slow one takes up
-# to fourteen times as long, and each process reads all the files that it is given.
+# Core must be covered by its own quick tests alone, and is measured on every run; tests/core/conftest.py says what is
+# not. None of these tests waits, and each process imports them all, so there are as many as cores.
 test-core: check $(VENV)/.compiled ## Every test of the decisions, with their coverage
-	$(CORE_TESTS) tests/core -m "not slow" --cov=verl_e2e.core --cov-fail-under=$(CORE_COVERAGE)
-	$(CORE_TESTS) $$(grep -rl --include='*.py' 'mark\.slow' tests/core) -m slow
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal tests/core --cov=verl_e2e.core --cov-fail-under=$(CORE_COVERAGE)
 
 test-all: test-core $(if $(filter 1,$(REQUIRE_ALL)),$(if $(filter rehearsal,$(LEAVE_OUT)),,$(RELEASED))) ## Every test
 	$(PYTEST) --ignore=tests/core --search-seconds=$(SEARCH) --search-seed=$(SEED)

@@ -265,6 +265,7 @@ def test_each_measure_names_a_figure() -> None:
     assert {measure.key for measure in MEASURES} < Performance.model_fields.keys()
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("draw", [gauss, heavy])
 def test_few_healthy_runs_are_called_slower(draw: Draw) -> None:
     assert found(5, 0.25, 1.0, 2000, draw) < (0.015 if draw is gauss else 0.03)

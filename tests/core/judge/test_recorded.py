@@ -28,6 +28,7 @@ def evidence_of(run: RecordedRun, criterion: Criterion, text: str | None = None,
     return next(item for item in run.judged(text, **given).evidence if item.criterion == criterion)
 
 
+@pytest.mark.no_cover
 def test_they_pass() -> None:
     for run in (RESUME, DENSE, TIED):
         assert (run.judged().result, run.judged().cause) == (Result.PASS, "")
@@ -38,6 +39,7 @@ def test_they_pass() -> None:
     assert (kept.state, kept.line, WARNING in kept.excerpt) == (State.MET, 1262, True)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("run", "old", "new"),
     [
@@ -75,6 +77,7 @@ def test_no_mutation_of_the_files_of_a_checkpoint_passes(name: str) -> None:
     assert RESUME.judged(checkpoints=changed).result is not Result.PASS
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("run", "level", "variant"),
     [

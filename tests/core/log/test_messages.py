@@ -80,6 +80,7 @@ AFTER = (
 )
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("after", AFTER)
 @pytest.mark.parametrize("name", MESSAGES)
 @pytest.mark.parametrize("prefix", ["", "(W pid=3) ", "[rank0]: ", "(E pid=3) ERROR 11-20 14:54:29 [core.py:1231] "])

@@ -70,6 +70,7 @@ def test_the_run_that_was_cut() -> None:
     assert not facts.errors
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", NAMES)
 def test_the_answer_does_not_depend_on_how_the_bytes_arrive(name: str) -> None:
     log = recorded(name)

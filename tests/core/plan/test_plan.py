@@ -93,6 +93,7 @@ def test_the_packaged_policy_gives_each_path_its_levels(path: str, expected: lis
     assert levels(path) == expected
 
 
+@pytest.mark.no_cover
 def test_the_packaged_policy_stays_above_its_floor_on_labelled_pull_requests() -> None:
     wanted = met = planned = right = safe = exact = 0
     rows = [json.loads(line) for line in LABELLED.read_text().splitlines()]

@@ -228,6 +228,7 @@ def test_foreign_text_cannot_break_out_of_the_markdown() -> None:
     assert len([line for line in text.splitlines() if line.startswith("### ")]) == 1
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("text", ["&" * 9_000, "`" * 9_000, "a\n" * 9_000, EVIL * 200])
 @pytest.mark.parametrize(("jobs", "rows"), [(1, 40), (40, 1), (3, 20)])
 def test_the_markdown_fits_whatever_the_log_holds(text: str, jobs: int, rows: int) -> None:

@@ -61,6 +61,7 @@ def test_the_explanation_is_about_the_run_that_is_the_answer() -> None:
     assert "Run 2, lines 1423-2501: blocked in ddp_wrap, line 2501: incomplete" in text
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("size", [977, 65536])
 def test_the_answer_does_not_depend_on_how_the_bytes_arrive(size: int) -> None:
     log = case("fail, then pass", FAILED[0], PASSED[0], answer=2).log

@@ -32,6 +32,7 @@ def test_a_program_that_only_generates_is_not_missed_an_update() -> None:
     assert triage(scan(lines("Setting up optimizer with config", step, bar))).rule == "actor-not-updated"
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_no_metric_that_is_no_number_makes_a_run_pass_or_stops_the_judge(value: float) -> None:
     healthy = make_facts()

@@ -187,6 +187,7 @@ def test_stage_and_blame(name: str) -> None:
     assert answer.rule == rule or not rule, answer
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", CASES)
 def test_only_the_good_run_passes_and_only_with_all_of_it(name: str) -> None:
     rows = CASES[name][0]

@@ -17,6 +17,7 @@ def first_line(rows: list[str], root: Raised) -> int:
     return next(number for number, row in enumerate(rows, 1) if row.endswith(exception(root)))
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_first_relevant_error_is_found(shape: str, seed: int) -> None:

@@ -39,6 +39,7 @@ def test_recorded_runs(name: str) -> None:
     assert word in answer.excerpt
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", NAMES)
 def test_a_repeated_log_is_judged_like_the_log(name: str) -> None:
     once, twice = triage(scan([recorded(name)])), triage(scan([recorded(name)] * 2))

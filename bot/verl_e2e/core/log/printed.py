@@ -66,9 +66,10 @@ class Asked:
         text = " ".join(text for _, text in self._command)
         listed = _LISTED.search(text)
         try:
-            words = [item for item in ast.literal_eval(listed[1]) if isinstance(item, str)] if listed else _words(text)
+            given = ast.literal_eval(listed[1]) if listed else _words(text)
+            words = tuple(item for item in given if isinstance(item, str))
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            words = []
+            words = ()
         overrides = []
         for found in islice(filter(None, map(_OVERRIDE.fullmatch, words)), MAX_SETTINGS):
             number = next((number for number, row in self._command if found[0] in row), self._command[0][0])
@@ -124,14 +125,13 @@ def _says_what(name: str) -> bool:
     return any(variables.fullmatch(name) for variables in _VARIABLES)
 
 
-def _words(text: str) -> list[str]:
+@lru_cache(maxsize=16)
+def _words(text: str) -> tuple[str, ...]:
     """The words of a shell command; none when its quotes are not closed."""
-    if not _QUOTES.search(text):
-        return text.split()
     try:
-        return shlex.split(text)
+        return tuple(shlex.split(text) if _QUOTES.search(text) else text.split())
     except ValueError:
-        return []
+        return ()
 
 
 def _at(number: int, text: str) -> Excerpt:

@@ -49,6 +49,7 @@ def _flat(made: Job) -> dict[str, Any]:
     return dict(requested_config(made))
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("name", sorted(FEATURES))
 def test_the_recorded_dense_run_shows_no_feature(name: str) -> None:
     """Whatever the configuration is made to say, the dense log itself never shows a feature that leaves a trace."""
@@ -102,6 +103,7 @@ def test_a_line_that_denies_the_feature_is_no_trace(line: str) -> None:
     assert [sign for sign in signs if not sign.name.startswith(STRATEGY_SIGN)] == []
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("name", "bridge", "shown"),
     [

@@ -147,6 +147,7 @@ def test_chunks_that_no_worker_tells_are_missed_only_under_a_virtual_pipeline() 
         assert parallel_sizes(Run(made.record, facts).case()).state is state
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("asked", SHAPES)
 @pytest.mark.parametrize("ran", SHAPES)
 def test_the_run_of_another_variant_is_not_this_one(asked: str, ran: str) -> None:
