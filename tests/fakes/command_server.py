@@ -1,5 +1,8 @@
 """Starts `verl-e2e` by a fork of a process that has imported it: of most commands the imports take the longest.
 
+What comes after the imports is read and compiled once in a process too: the packaged documents, the templates of pages,
+the schemas of documents and the patterns of logs. The server has judged a run before it takes a command.
+
 What runs is the command in a process of its own, with descriptors, folder and environment of the one that asked.
 Where it matters how Python itself starts (its switches, PYTHONPATH, which packages a command imports), a test starts
 Python.
@@ -13,6 +16,7 @@ import os
 import pkgutil
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -54,6 +58,20 @@ def _import_all() -> None:
     for found in pkgutil.walk_packages(package.__path__, "verl_e2e."):
         if not found.name.endswith("__main__") and not found.name.startswith(_LEFT_OUT):
             importlib.import_module(found.name)
+
+
+def _judge_a_run() -> None:
+    from verl_e2e.adapters.files.folders import run_folders
+    from verl_e2e.app.judge_folder import judge_folders, write_judgement
+    from verl_e2e.config.maps import other_uses, packaged_bands, packaged_cell_map, packaged_maps
+    from verl_e2e.config.policy import packaged_policy
+
+    for packaged in (other_uses, packaged_cell_map, packaged_maps, packaged_policy):
+        packaged()
+    folders = run_folders(packaged_bands())
+    with tempfile.TemporaryDirectory(prefix="verl-e2e-") as place:
+        folder = Path(shutil.copytree(ROOT / "bot/verl_e2e/demo/failed", Path(place) / "run"))
+        write_judgement(folders, folder, judge_folders(folders, folder))
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
@@ -127,6 +145,7 @@ def _main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _import_all()
+    _judge_a_run()
     alive = os.dup(0)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(sys.argv[1])
