@@ -217,23 +217,20 @@ def _linted(about: str, findings: Iterable[ToFix]) -> Iterator[SetupFinding]:
 
 def pinned(consumer: Consumer, policy: Policy, services: DoctorServices) -> Iterator[SetupFinding]:
     """The pin of a trainer: in the verl that the service reads, and where hosts of jobs fetch the trainer."""
-    commit, about, named = policy.pin_of(consumer), consumer.name, f"the pinned {consumer.title}"
-    key = "verl.commit" if consumer is VERL else f"consumers.{consumer.name}.pin"
+    commit, about, of_verl = policy.pin_of(consumer), consumer.name, consumer is VERL
+    key = "verl.commit" if of_verl else f"consumers.{consumer.name}.pin"
     correct = f"set {key} in {POLICY_PATH} to a commit that is there"
-    if services.own_verl and consumer is VERL:
-        place = f"{services.own_verl}, which VERL_E2E_VERL names"
-        try:
-            if services.own_has(commit):
-                yield ok_finding(about, f"{named} {commit[:12]} is in {place}")
-            else:
-                yield error_finding(about, f"{named} {commit} is not in {place}", f"fetch it there, or {correct}")
-        except (UserError, ForgeError) as error:
-            yield _not_looked_at(about, error)
-    address = policy.verl.repository if consumer is VERL else consumer.address
-    if services.has_commit(address, commit):
-        yield ok_finding(about, f"{named} {commit[:12]} is in {address}")
-    else:
-        yield error_finding(about, f"{named} {commit} is not in {address}", correct)
+
+    def found(place: str, fix: str, *, there: bool) -> SetupFinding:
+        if there:
+            return ok_finding(about, f"the pinned {consumer.title} {commit[:12]} is in {place}")
+        return error_finding(about, f"the pinned {consumer.title} {commit} is not in {place}", fix)
+
+    if services.own_verl and of_verl:
+        place, fix = f"{services.own_verl}, which VERL_E2E_VERL names", f"fetch it there, or {correct}"
+        yield from _guarded(about, lambda: [found(place, fix, there=services.own_has(commit))])
+    address = policy.verl.repository if of_verl else consumer.address
+    yield found(address, correct, there=services.has_commit(address, commit))
 
 
 def _workflow(repository: str, branch: str, setup: Setup, services: DoctorServices) -> Iterator[SetupFinding]:

@@ -31,7 +31,7 @@ from verl_e2e.core.plan.plan import Plan, beyond_head, plan, with_tests
 from verl_e2e.core.plan.policy import Policy, ReachPolicy
 from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.forge import Pull, PullRef, Target
-from verl_e2e.core.reach.bump import MEGATRON_CODE, OwnWay, other_files, with_bump
+from verl_e2e.core.reach.bump import MEGATRON_CODE, OwnWay, other_files, own_way, with_bump
 from verl_e2e.core.reach.carried import CarriedLines, carried_lines
 from verl_e2e.core.reach.changed_functions import TouchedFunction, graph_names
 from verl_e2e.core.reach.diff import FileDifference, all_changed, compare, symbols_of
@@ -411,7 +411,7 @@ class Planner:
         """The consumer's own way through a commit of Megatron-LM."""
         program, problems = self._program(trees, trees.tree(commit, MEGATRON_CODE), ("",))
         verls = () if self._verl is None else self._verl.core
-        return OwnWay(program, self._uses.core, verls, problems)
+        return own_way(program, self._uses.core, verls, problems)
 
     def megatron_lm(self, policy: Policy, commits: tuple[str, ...]) -> SourceTrees:
         """The trees of commits of Megatron-LM; UserError where they cannot be had."""

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import yaml
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from verl_e2e.config.validation import MOST_CONFIG_BYTES, ConfigError, Problem, load_yaml, validate
 from verl_e2e.core.compare.cell_map import CellMap
 from verl_e2e.core.consumer.consumer import NEVER_RUN
 from verl_e2e.core.consumer.nemo_rl import NEMO_RL
 from verl_e2e.core.consumer.skyrl import SKYRL
-from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.document import NumberedDocument
 from verl_e2e.core.model.errors import UserError
 from verl_e2e.core.model.execution import MOST_MAPS_BYTES, ExecutionMaps, merged_maps
 from verl_e2e.core.model.jobs import Sha
@@ -173,13 +173,11 @@ def bands_text(bands: Bands) -> str:
     return _HEAD + yaml.safe_dump(document, sort_keys=True, width=120)
 
 
-_PACKAGED_USES = "policy/{}-imports.json"
 # Consumers that a change is followed for beside verl.
 OTHER_CONSUMERS = (SKYRL, NEMO_RL)
 
 
-class _UsesFile(Document):
-    schema_: Literal[1] = Field(default=1, alias="schema")
+class _UsesFile(NumberedDocument):
     commit: Sha
     entries: tuple[Entry, ...]
     calls: tuple[CallSite, ...]
@@ -188,28 +186,20 @@ class _UsesFile(Document):
 
 def packaged_uses(reason: str = "no verl checkout was given") -> Uses:
     """The uses of the verl commit that the packaged policy pins; `reason` says why no checkout is used."""
-    file = _uses_file("verl")
-    source = f"the packaged list of verl {file.commit[:12]}, because {reason}"
-    return Uses(file.entries, file.calls, source, file.core)
+    return _packaged_uses("verl", "the packaged list of verl {}, because " + reason)
 
 
-def _uses_file(consumer: str) -> _UsesFile:
-    return _UsesFile.model_validate_json(files("verl_e2e").joinpath(_PACKAGED_USES.format(consumer)).read_bytes())
+def _packaged_uses(package: str, source: str) -> Uses:
+    text = files("verl_e2e").joinpath(f"policy/{package}-imports.json").read_bytes()
+    file = _UsesFile.model_validate_json(text)
+    return Uses(file.entries, file.calls, source.format(file.commit[:12]), file.core)
 
 
 @cache
 def other_uses() -> Mapping[str, Uses]:
     """What other consumers use of Megatron-Bridge, by title; `source` has the commit and whether it ran here."""
-    read = [(consumer, _uses_file(consumer.package)) for consumer in OTHER_CONSUMERS]
-    return {
-        consumer.title: Uses(
-            file.entries,
-            file.calls,
-            f"commit {file.commit[:12]}{f', {NEVER_RUN}' if consumer.never_run else ''}",
-            file.core,
-        )
-        for consumer, file in read
-    }
+    named = ("commit {}", f"commit {{}}, {NEVER_RUN}")
+    return {item.title: _packaged_uses(item.package, named[item.never_run]) for item in OTHER_CONSUMERS}
 
 
 def uses_json(uses: Uses, commit: str) -> str:

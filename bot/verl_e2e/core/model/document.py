@@ -12,7 +12,7 @@ import re
 import textwrap
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pathspec import RegexPattern
 from pathspec.util import lookup_pattern
@@ -35,6 +35,13 @@ class Document(BaseModel):
 
     # A program that starts builds the validators of the documents that it reads, not of all.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+
+class NumberedDocument(Document):
+    """A document that says the number of its schema."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
 
 
 class DescribedDocument(Document):

@@ -11,9 +11,9 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, FailFast, Field, PlainSerializer
+from pydantic import BeforeValidator, FailFast, Field, PlainSerializer
 
-from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.document import Document, NumberedDocument
 from verl_e2e.core.model.settings import Axis, Value
 
 EXECUTED_FILE = "executed.json"
@@ -86,10 +86,9 @@ class ExecutedFile(Document):
     lines: Annotated[dict[int, tuple[int, ...]], Field(max_length=MOST_LINES_OF_FILE)] = Field(default_factory=dict)
 
 
-class Executed(Document):
+class Executed(NumberedDocument):
     """`executed.json`."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     # The Bridge commit that ran.
     bridge_commit: str = ""
     # The processes; other entries name them by their index here.
@@ -100,8 +99,6 @@ class Executed(Document):
     cut: tuple[str, ...] = ()
     # Why nothing was recorded at all, empty where something was.
     problem: str = ""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
 
     @property
     def is_whole(self) -> bool:
@@ -249,14 +246,11 @@ class ExecutionMap(Document):
         )
 
 
-class ExecutionMaps(Document):
+class ExecutionMaps(NumberedDocument):
     """A maps file."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     # One map for each job, by its id.
     maps: Annotated[tuple[ExecutionMap, ...], FailFast(), Field(max_length=_MOST_MAPS)] = ()
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
 
     def entered_by(self, path: str, symbol: str) -> tuple[ExecutionMap, ...]:
         """The maps of the jobs that entered a function."""

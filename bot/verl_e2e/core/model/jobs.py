@@ -10,7 +10,6 @@ from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import (
-    ConfigDict,
     Field,
     JsonValue,
     SerializerFunctionWrapHandler,
@@ -20,7 +19,16 @@ from pydantic import (
 )
 
 from verl_e2e.core.model.access import Demand, Slowdown
-from verl_e2e.core.model.document import FEATURES, Address, DescribedDocument, Document, ImageText, Text, name_among
+from verl_e2e.core.model.document import (
+    FEATURES,
+    Address,
+    DescribedDocument,
+    Document,
+    ImageText,
+    NumberedDocument,
+    Text,
+    name_among,
+)
 from verl_e2e.core.model.execution import MEGATRON_LM_FOLDER, MOST_PURPOSES, ChangedCode, Purpose
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.needs import Needs, SiteNeeds, estimated_needs, node_count, ray_cpus
@@ -361,10 +369,9 @@ def _texts(value: object) -> Iterator[str]:
 ConsumerName = Annotated[str, StringConstraints(pattern="^(verl|skyrl|nemo-rl)$")]
 
 
-class Job(Document):
+class Job(NumberedDocument):
     """One run of one level, complete: give it to `verl-e2e run` on any host that has the repositories."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     # Level and variant, as `0-lora-ddp`.
     id: Annotated[str, StringConstraints(pattern=r"^[0-9]-[a-z0-9][a-z0-9-]*$")]
     level: Level
@@ -428,8 +435,6 @@ class Job(Document):
     site: SiteProfile
     # What it takes of each of its hosts; None where it does not say; see `required_of_host`.
     needs: Needs | None = None
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
 
     @model_validator(mode="before")
     @classmethod

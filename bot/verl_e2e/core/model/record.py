@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError
 
 from verl_e2e.core.model.access import ExecutionRules
-from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.document import Document, NumberedDocument
 from verl_e2e.core.model.execution import EXECUTED_FILE, Executed
 from verl_e2e.core.model.fingerprints import FINGERPRINTS_FILE, Fingerprints
 from verl_e2e.core.model.jobs import ConsumerName, Digest, Job, Network
@@ -22,10 +22,9 @@ from verl_e2e.core.model.related import Bands, RelatedRun, Role
 ORIGIN_FILE = "kernel-caches.json"
 
 
-class CachesOrigin(Document):
+class CachesOrigin(NumberedDocument):
     """`kernel-caches.json`: the run that filled a folder of kernel caches."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     # When the run ended, as ISO 8601 in UTC.
     filled: str
     job: str
@@ -40,8 +39,6 @@ class CachesOrigin(Document):
     driver: str = ""
     # The image of its container, as far as known.
     image: str = ""
-
-    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
 
 
 class KernelCaches(Document):
@@ -95,14 +92,11 @@ class CheckpointListing(Document):
     cut: bool = False
 
 
-class Checkpoints(Document):
+class Checkpoints(NumberedDocument):
     """`checkpoints.json`; `folder` is what was listed, as the run's configuration names it."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     folder: str
     listings: Annotated[tuple[CheckpointListing, ...], FailFast()] = ()
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)
 
 
 MANIFEST_FILE = "manifest.json"
@@ -143,10 +137,9 @@ class SealedFile(Document):
     word: Word
 
 
-class Manifest(Document):
+class Manifest(NumberedDocument):
     """`manifest.json`: what the recorder left, written after every process of the run had ended."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     job: str
     # The digest of the job as it was given, before its paths were redacted.
     job_digest: Digest
@@ -161,20 +154,15 @@ class Manifest(Document):
     isolation: Mode
     files: tuple[SealedFile, ...]
 
-    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
 
-
-class ManifestSignature(Document):
+class ManifestSignature(NumberedDocument):
     """`manifest.sig.json`: the recorder's signature over the bytes of `manifest.json`."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     algorithm: Literal["ed25519"] = "ed25519"
     # The public key, 32 bytes in hexadecimal.
     key: Digest
     # 64 bytes in hexadecimal.
     signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
-
-    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
 
 
 class Seal(Document):
@@ -351,10 +339,9 @@ class IsolationState(Document):
     problem: str = ""
 
 
-class Environment(Document):
+class Environment(NumberedDocument):
     """`environment.json`: what the run ran in. Written after preflight, so that a later crash keeps it."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     # The repositories under test.
     repositories: Annotated[tuple[RepositoryState, ...], FailFast()] = ()
     # By module (`megatron.bridge`, `megatron.core`, `verl`): the folder that its file must lie in.
@@ -391,8 +378,6 @@ class Environment(Document):
     # Names of the folder's files, and keys of this one as `environment.json#KEY`, whose content the code under test
     # could choose; everything else was written by the recorder, out of its reach.
     suspects_word: tuple[str, ...] = ()
-
-    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
 
 
 class EndReason(StrEnum):
@@ -473,7 +458,7 @@ class Record(Document):
     seal: Seal | None = None
 
 
-class CheckNotes(Document):
+class CheckNotes(NumberedDocument):
     """`check.json`: what a check knows in addition to its run folders.
 
     `not_run` maps a planned job to the reason why it did not run, `uncoverable` are those of them that no host can run,
@@ -481,15 +466,12 @@ class CheckNotes(Document):
     `execution` what the policy asks of the execution of the change, `consumer` the trainer by its name.
     """
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     not_run: dict[str, str] = Field(default_factory=dict)
     uncoverable: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     contract: tuple[str, ...] = ()
     execution: ExecutionRules | None = None
     consumer: ConsumerName = "verl"
-
-    model_config = Document.model_config | {"populate_by_name": True, "serialize_by_alias": True}
 
 
 # The name of the phase that is one start of the wrapper, and of the one that is the focused Bridge tests.

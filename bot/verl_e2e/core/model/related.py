@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, FailFast, Field
 
-from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.document import Document, NumberedDocument
 from verl_e2e.core.model.jobs import Digest, Sha
 from verl_e2e.core.model.outcome import Result, Stage
 
@@ -164,10 +164,7 @@ class Probe(Document):
     pairs: tuple[RunPair, ...] = ()
 
 
-class Bands(Document):
+class Bands(NumberedDocument):
     """A bands file: measurements by probe digest."""
 
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     probes: dict[Digest, Probe] = Field(default_factory=dict)
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, serialize_by_alias=True)

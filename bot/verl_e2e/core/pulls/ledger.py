@@ -73,9 +73,7 @@ class RecordedCommand(Document):
     by_person: bool = True
 
 
-class Approval(Document):
-    """Permission for one exact head to run on the GPUs; any other head is not covered."""
-
+class _Given(Document):
     # `owner/name`.
     repository: str
     # The pull request.
@@ -88,31 +86,21 @@ class Approval(Document):
     source: str
     # When it was given.
     at: AwareDatetime
-    # The branch whose policy lets the actor approve.
+    # The branch whose policy lets the actor give it.
     base: str
 
 
-class Override(Document):
+class Approval(_Given):
+    """Permission for one exact head to run on the GPUs; any other head is not covered."""
+
+
+class Override(_Given):
     """A level of one exact head that a person takes responsibility for; never removed."""
 
-    # `owner/name`.
-    repository: str
-    # The pull request.
-    number: int
-    # The head.
-    head_sha: Sha
     # The level.
     level: Level
     # The person's reason.
     reason: str
-    # The login of the person.
-    actor: str
-    # Where it was given, as in a command.
-    source: str
-    # When it was given.
-    at: AwareDatetime
-    # The branch whose policy lets the actor override.
-    base: str
 
 
 class RunState(StrEnum):
@@ -164,17 +152,22 @@ class Rehearsed(Document):
     cells: str = ""
 
 
-class Run(Document):
-    """One run of one job, or one rehearsal, for one head."""
+class RunOfHead(Document):
+    """A run, and the head that it is of."""
 
     # `run_key(...)`.
     key: Digest
     # `owner/name`.
     repository: str
-    # The pull request, None for a merge group.
+    # The pull request, None for a merge group and for a commit of a watched branch.
     number: int | None
     # The head.
     head_sha: Sha
+
+
+class Run(RunOfHead):
+    """One run of one job, or one rehearsal, for one head."""
+
     # The id of its job.
     job_id: str
     # The digest of its job.

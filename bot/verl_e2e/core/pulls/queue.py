@@ -15,10 +15,9 @@ from typing import Literal
 from pydantic import AwareDatetime
 
 from verl_e2e.core.model.document import Document
-from verl_e2e.core.model.jobs import Digest
 from verl_e2e.core.pulls.commands import Pause, pauses_of
 from verl_e2e.core.pulls.job_order import minutes_of
-from verl_e2e.core.pulls.ledger import Note, Priority, RecordedCommand, Run, RunState
+from verl_e2e.core.pulls.ledger import Note, Priority, RecordedCommand, Run, RunOfHead, RunState
 
 # What got a slot is submitted within seconds; after this the service cannot reach its pull request.
 _SUBMITTED_WITHIN = timedelta(hours=1)
@@ -30,17 +29,9 @@ LOOK_S, _EACH_S = 300.0, 10.0
 _EXACT, _PART = 5, 0.2
 
 
-class QueueEntry(Document):
+class QueueEntry(RunOfHead):
     """A run that is not over, as the queue sees it: small, because one decision reads those of all repositories."""
 
-    # The key of the run.
-    key: Digest
-    # `owner/name`.
-    repository: str
-    # The pull request, None for a merge group and for a commit of a watched branch.
-    number: int | None
-    # The head.
-    head_sha: str
     # GPUs that it takes; a rehearsal takes none.
     gpu_count: int = 1
     # Whether the head lies in a fork, which has runners of its own.

@@ -7,28 +7,18 @@ from datetime import date, datetime, timedelta
 
 from pydantic import AwareDatetime
 
-from verl_e2e.core.model.document import Document
-from verl_e2e.core.model.jobs import Digest
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.commands import Pause
-from verl_e2e.core.pulls.ledger import JobStatus, Run, RunState, status_of_run
+from verl_e2e.core.pulls.ledger import JobStatus, Run, RunOfHead, RunState, status_of_run
 from verl_e2e.core.pulls.queue import Admission, Pool, QueueSnapshot, admit, pool_of
 
 _MOST_OF_SENTENCE = 300
 
 
-class RunLine(Document):
+class RunLine(RunOfHead):
     """A run as a list shows it."""
 
-    # The key of the run.
-    key: Digest
-    # `owner/name`.
-    repository: str
-    # The pull request, None for a merge group and for a commit of a watched branch.
-    number: int | None
-    # The head.
-    head_sha: str
     # The id of its job.
     job_id: str
     # From 1 for each job of a head.
@@ -51,21 +41,8 @@ class RunLine(Document):
 
 def line_of(run: Run) -> RunLine:
     """A run in one line."""
-    return RunLine(
-        key=run.key,
-        repository=run.repository,
-        number=run.number,
-        head_sha=run.head_sha,
-        job_id=run.job_id,
-        attempt=run.attempt,
-        required=run.required,
-        state=run.state,
-        status=status_of_run(run),
-        sentence=(run.sentence or run.reason)[:_MOST_OF_SENTENCE],
-        gpu_minutes=run.gpu_minutes,
-        created=run.created,
-        updated=run.updated,
-    )
+    same = {name: getattr(run, name) for name in RunLine.model_fields.keys() - {"status", "sentence"}}
+    return RunLine(**same, status=status_of_run(run), sentence=(run.sentence or run.reason)[:_MOST_OF_SENTENCE])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ entered of it is known by their execution maps. Of code that no job was measured
 layers) the rules of the policy speak by its place.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -31,40 +31,35 @@ def other_files(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ..
     return tuple(path for path in here if not (path.startswith(MEGATRON_CODE) and path.endswith(".py")))
 
 
-class OwnWay:
-    """The way of another consumer than verl through one commit of Megatron-LM, by imports of it that verl has not.
+# Of a changed symbol, by its path and name, and whether an import alone runs it.
+OwnWay = Callable[[str, str, bool], str]
 
-    `core` and `verls` are what the two import; `unreadable` are modules of the program of which nothing is known.
+
+def own_way(program: Program, core: Iterable[Entry], verls: Iterable[Entry], unreadable: Collection[str]) -> OwnWay:
+    """The import of a consumer that verl has not and that names a symbol or alone leads there; empty where none does.
+
+    `program` is one commit of Megatron-LM, `core` and `verls` are what the two import of it; of modules that are
+    `unreadable` nothing is known.
     """
+    known, core, named = {entry.target for entry in verls}, tuple(core), dict[Entry, Node]()
+    for entry in (entry for entry in core if entry.target not in known):
+        found = None if entry.attribute is None else program.lookup(entry.module, entry.attribute)
+        named[entry] = found.node if found else Node(entry.target, BODY)
+    try:
+        own, shared = Reach(program, named), Reach(program, [entry for entry in core if entry.target in known])
+        lost = bool(own.imported.keys() & {*unreadable})
+    except RecursionError:
+        lost = True
 
-    def __init__(
-        self, program: Program, core: Iterable[Entry], verls: Iterable[Entry], unreadable: Collection[str]
-    ) -> None:
-        known, core = {entry.target for entry in verls}, tuple(core)
-        own = [entry for entry in core if entry.target not in known]
-        self._problem, self._named = "", list[tuple[Node, Entry]]()
-        for entry in own:
-            found = None if entry.attribute is None else program.lookup(entry.module, entry.attribute)
-            self._named.append((found.node if found else Node(entry.target, BODY), entry))
-        try:
-            self._own = Reach(program, own)
-            self._shared = Reach(program, [entry for entry in core if entry.target in known])
-        except RecursionError:
-            self._problem = _NOT_FOLLOWED
-            return
-        if {*self._own.imported} & {*unreadable}:
-            self._problem = _NOT_FOLLOWED
-
-    def start(self, path: str, symbol: str, *, at_import: bool) -> str:
-        """The import that names a changed symbol, or that alone leads there; empty where none does."""
+    def start(path: str, symbol: str, at_import: bool) -> str:
         node = Node(module_name(path, ("",)) or "", BODY if at_import else symbol)
-        for named, entry in self._named:
-            if node.module == named.module and (not named.symbol or f"{symbol}.".startswith(f"{named.symbol}.")):
+        for entry, to in named.items():
+            if node.module == to.module and (not to.symbol or f"{symbol}.".startswith(f"{to.symbol}.")):
                 return str(entry)
-        if self._problem:
-            return self._problem
-        chain = () if self._shared.chain(node) else self._own.chain(node)
-        return str(chain[0].source) if chain else ""
+        chain = () if lost or shared.chain(node) else own.chain(node)
+        return _NOT_FOLLOWED if lost else str(chain[0].source) if chain else ""
+
+    return start
 
 
 def with_bump(
@@ -109,7 +104,7 @@ def with_bump(
             jobs = own or (beside if joins else ())
             how = "entered by" if own else "beside code that was entered by"
             at_import = change.symbol not in symbols
-            starts = (way.start(inner, change.symbol, at_import=at_import) for way in ways)
+            starts = (way(inner, change.symbol, at_import) for way in ways)
             start = next(filter(None, starts), "")
             via = (start or (f"{how} {', '.join(jobs)}" if jobs else _NO_JOB),)
             # A rule of Megatron-LM asks about its code in one way, whether an import or a call runs it.
