@@ -211,7 +211,7 @@ def check_change(request: CheckRequest, services: CheckServices, say: Say) -> Ca
     say(f"plan: levels {levels}; {len(planned.jobs)} job(s), about {planned.gpu_minutes} GPU minutes")
     if request.quiet:
         say = _say_nothing
-    say(render_short_plan(planned, contract))
+    say(render_short_plan(planned, contract, request.consumer.title))
     verdicts: list[Verdict] = []
     not_run: list[NotRun] = []
     places = {"bridge": (services.blobs["bridge"], request.head), "verl": (services.blobs["verl"], request.verl_commit)}

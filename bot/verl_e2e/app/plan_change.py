@@ -33,7 +33,7 @@ from verl_e2e.core.plan.reached_files import NOT_KNOWN, ReachedFiles
 from verl_e2e.core.pulls.forge import Pull, PullRef, Target
 from verl_e2e.core.reach.bump import MEGATRON_CODE, OwnWay, other_files, own_way, with_bump
 from verl_e2e.core.reach.carried import CarriedLines, carried_lines
-from verl_e2e.core.reach.changed_functions import TouchedFunction, graph_names
+from verl_e2e.core.reach.changed_functions import graph_names
 from verl_e2e.core.reach.diff import FileDifference, all_changed, compare, symbols_of
 from verl_e2e.core.reach.effects import NO_EFFECT, Effects, Idle, Inside, LookedAt, Sides, Version, effects_of
 from verl_e2e.core.reach.entries import USES_VERSION, Uses, uses_of
@@ -616,8 +616,9 @@ class Planner:
 
         def reached(base: Reach, head: Reach) -> tuple[set[tuple[str, str]], Effects]:
             found = effects_of(versions, Sides(programs[0], programs[1], base, head), reach.roots, compared=compared)
-            places = (_place_of(item) for item in found.functions if item.function.reached and not item.earlier)
-            return set(places), found
+            touched = (item for item in found.functions if item.function.reached and not item.earlier)
+            # Without a symbol it is code at import.
+            return {(item.function.path, item.symbol) for item in touched}, found
 
         own, _ = reached(trees[0].reach, trees[1].reach)
         ran = entered_by_runs(reach.package, reach.roots)
@@ -719,11 +720,6 @@ def _not_compared(trees: SourceTrees, commits: tuple[str, str], policy: Policy) 
             elif changed:
                 found[name] = f"it asks for another {', '.join(changed)}, and a run has the packages of its image"
     return found
-
-
-def _place_of(touched: TouchedFunction) -> tuple[str, str]:
-    """The file of what a change touches, and the function or method in it; empty for code at import."""
-    return touched.function.path, touched.symbol
 
 
 def _set_aside(path: str, policy: Policy) -> bool:

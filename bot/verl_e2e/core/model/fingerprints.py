@@ -136,12 +136,7 @@ class Adapters(Document):
     modules: Annotated[tuple[Adapter, ...], FailFast(), Field(max_length=MOST_TENSORS)] = ()
 
 
-class Snapshot(Document):
-    """All tensors of one model on one rank at one point."""
-
-    kind: Literal["snapshot"] = "snapshot"
-    # Where it was taken.
-    point: Point
+class _OfModel(Document):
     # The phase of the run: the name of a start of the wrapper.
     phase: str = ""
     # Which model: `actor`, `ref`, `critic`, or `rollout`.
@@ -149,12 +144,21 @@ class Snapshot(Document):
     pid: int
     # Where the rank lies.
     ranks: Ranks = Ranks()
-    # How many times this point had been passed before in this process for this model.
+    # How many times this had been passed before in this process for this model: a point, or a step of the optimizer.
     number: int = 0
+    # When, in seconds since the folder was opened.
+    t_s: float
+
+
+class Snapshot(_OfModel):
+    """All tensors of one model on one rank at one point."""
+
+    kind: Literal["snapshot"] = "snapshot"
+    # Where it was taken.
+    point: Point
     # The global step that a checkpoint was saved or loaded for, None where there is none.
     step: int | None = None
-    # When, in seconds since the folder was opened, and how long taking it took.
-    t_s: float
+    # How long taking it took.
     cost_s: float = 0.0
     tensors: Annotated[tuple[Tensor, ...], FailFast(), Field(max_length=MOST_TENSORS)] = ()
     # How many tensors were not read because the model is large.
@@ -221,21 +225,10 @@ class ScheduleUse(Document):
     most: int
 
 
-class ModelInputs(Document):
+class ModelInputs(_OfModel):
     """What a trainer's model was given besides text and how it was run, from its start to a step of its optimizer."""
 
     kind: Literal["inputs"] = "inputs"
-    # The phase of the run.
-    phase: str = ""
-    # Which model: `actor` or `critic`.
-    model: str
-    pid: int
-    # Where the rank lies.
-    ranks: Ranks = Ranks()
-    # How many steps had been made before.
-    number: int = 0
-    # When, in seconds since the folder was opened.
-    t_s: float
     # What it was given.
     inputs: Annotated[tuple[GivenInput, ...], FailFast(), Field(max_length=MOST_INPUTS)] = ()
     # Its towers on this rank, those that never ran too.

@@ -45,9 +45,7 @@ class QueueTerms(Document):
     since: AwareDatetime | None = None
 
 
-class RecordedCommand(Document):
-    """One command of an authorised person, as it was understood."""
-
+class _Given(Document):
     # Where it was given, unique: `comment:<id>:<line>`, `label:<name>:<head>`, `check:<id>:<action>`, or
     # `schedule:<branch>` where no one gave it.
     source: str
@@ -57,6 +55,13 @@ class RecordedCommand(Document):
     number: int
     # The login of the person.
     actor: str
+    # When it was given or read.
+    at: AwareDatetime
+
+
+class RecordedCommand(_Given):
+    """One command of an authorised person, as it was understood."""
+
     # A verb of the table in `verl_e2e.core.pulls.commands`.
     verb: str
     # Its arguments, in order.
@@ -65,36 +70,24 @@ class RecordedCommand(Document):
     options: dict[str, str] = Field(default_factory=dict)
     # The head when it was read.
     head_sha: str
-    # When it was read.
-    at: AwareDatetime
     # When its comment was created, by GitHub's clock; None for a label or a button.
     written: AwareDatetime | None = None
     # Whether the actor has a role in the repository.
     by_person: bool = True
 
 
-class _Given(Document):
-    # `owner/name`.
-    repository: str
-    # The pull request.
-    number: int
+class _OfHead(_Given):
     # The head.
     head_sha: Sha
-    # The login of the person.
-    actor: str
-    # Where it was given, as in a command.
-    source: str
-    # When it was given.
-    at: AwareDatetime
     # The branch whose policy lets the actor give it.
     base: str
 
 
-class Approval(_Given):
+class Approval(_OfHead):
     """Permission for one exact head to run on the GPUs; any other head is not covered."""
 
 
-class Override(_Given):
+class Override(_OfHead):
     """A level of one exact head that a person takes responsibility for; never removed."""
 
     # The level.

@@ -58,17 +58,17 @@ _SHORT_HEAD = ("level", "GPUs", "min", "jobs", "because")
 _MOST_JOBS, _MOST_PLACE = 44, 74
 
 
-def render_short_plan(plan: Plan, contract: Sequence[str] = ()) -> str:
+def render_short_plan(plan: Plan, contract: Sequence[str] = (), trainer: str = VERL.title) -> str:
     """The plan in at most 25 rows of 100 columns: the cost, a row for each level, what is missing, what to ask next.
 
-    `contract` are the uses of verl that the head no longer supports, which decide before any level.
+    `contract` are the uses of the trainer that the head no longer supports, which decide before any level.
     """
     rows = [
         f"Plan for {plan.base[:12]}..{plan.head[:12]}: {_levels(plan)}",
         *([_cost(plan)] if plan.levels or plan.jobs else []),
     ]
     rows += _some("Incomplete: ", plan.incomplete, 3)
-    rows += _some("verl breaks on this: ", contract, 4)
+    rows += _some(f"{trainer} breaks on this: ", contract, 4)
     rows += _some("Note: ", plan.notes, 1)
     if plan.levels:
         table = [_SHORT_HEAD, *(_short_row(level, plan) for level in plan.levels)]
