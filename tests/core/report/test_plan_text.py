@@ -368,6 +368,10 @@ def test_the_short_plan_has_a_row_for_each_level_and_says_what_to_ask_next() -> 
     assert rows[-1] == "More: --why 0, --why PATH, --full, --json"
 
 
+def test_the_short_plan_names_the_trainer_that_a_change_breaks() -> None:
+    assert "SkyRL breaks on this: gone" in render_short_plan(plan(), ("gone",), "SkyRL")
+
+
 def test_no_plan_is_longer_than_a_terminal() -> None:
     path = f"src/{'a' * 300}.py"
     long = Purpose(path=path, symbol="b" * 200, condition="c" * 150)
