@@ -776,8 +776,7 @@ def plan_pull(ref: PullRef, readers: PlanReaders) -> Planned:
         asked = tuple(Level) if missing else ()
         found = Planned(listed, plan(listed, policy, asked), None)
         for name in policy.consumers:
-            beside_verl = beside(found.plan, CONSUMERS[name], policy, [(listed, None)], asked)
-            found = replace(found, plan=beside_verl)
+            found = replace(found, plan=beside(found.plan, CONSUMERS[name], policy, [(listed, None)], asked))
         return _incomplete(found, *([missing] if missing else []), f"{error}. So the files were not looked into.")
 
 

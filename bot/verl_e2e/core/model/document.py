@@ -12,7 +12,7 @@ import re
 import textwrap
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pathspec import RegexPattern
 from pathspec.util import lookup_pattern
@@ -42,6 +42,14 @@ class NumberedDocument(Document):
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
     schema_: Annotated[Literal[1], Field(alias="schema")] = 1
+
+
+Filled = TypeVar("Filled", bound=BaseModel)
+
+
+def filled(document: type[Filled], source: object, **made: object) -> Filled:
+    """A document with what was made for it, and for the rest what the source has of the same names."""
+    return document(**{name: getattr(source, name) for name in document.model_fields.keys() - made.keys()}, **made)
 
 
 class DescribedDocument(Document):

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from verl_e2e.core.model.change import readable
+from verl_e2e.core.model.document import filled
 from verl_e2e.core.model.execution import NO_CODE, ChangedCode, Purpose
 from verl_e2e.core.model.jobs import WRAPPER_SCRIPT, Checkpoint, ChosenTest, SiteProfile
 from verl_e2e.core.model.levels import CostBasis, Level
@@ -149,24 +150,13 @@ class PlanDocument(_Part):
 
 def plan_document(plan: Plan) -> PlanDocument:
     """The document of a plan; every text in it can be encoded as UTF-8."""
-    return PlanDocument(
-        base=plan.base,
-        head=plan.head,
-        levels=plan.levels,
+    return filled(
+        PlanDocument,
+        plan,
+        schema_=2,
         jobs=tuple(map(_job, plan.jobs)),
-        minutes_to_answer=plan.minutes_to_answer,
-        reasons=tuple(
-            PlanReason(level=item.level, path=item.path, symbol=item.symbol, reason=item.reason, via=item.via)
-            for item in plan.reasons
-        ),
-        not_required=plan.not_required,
-        families=plan.families,
-        features=plan.features,
-        bridge_tests=ChosenTests(tests=plan.tests.tests, left_out=plan.tests.left_out),
-        incomplete=plan.incomplete,
-        notes=plan.notes,
-        looked_at=plan.looked_at,
-        changed=plan.changed,
+        reasons=tuple(filled(PlanReason, item) for item in plan.reasons),
+        bridge_tests=filled(ChosenTests, plan.tests),
         not_covered=tuple(PlaceNotCovered(purpose=item.purpose, reason=item.reason) for item in plan.not_covered),
         not_entered=tuple(
             PlaceNotEntered(
@@ -174,7 +164,6 @@ def plan_document(plan: Plan) -> PlanDocument:
             )
             for item in plan.not_entered
         ),
-        unshown=plan.unshown,
     )
 
 
@@ -183,32 +172,19 @@ _ANY_SITE = SiteProfile(name="any")
 
 
 def _job(job: JobOutline) -> PlannedJob:
-    return PlannedJob(
-        id=job.id,
+    return filled(
+        PlannedJob,
+        job,
         level=job.variant.level,
         variant=job.variant.name,
-        consumer=job.consumer,
-        gpu_count=job.gpu_count,
         gpu_count_reason=job.fitted().reason,
         needs=None if job.obstacles else _ANY_SITE.needs_of(job.gpu_count),
-        gpu_minutes=job.gpu_minutes,
         gpu_minutes_from=job.cost_basis,
-        requires=job.requires,
-        checkpoint=job.checkpoint,
         changed_functions=sum(bool(function.symbol) for function in job.changed.required),
         changed_lines=sum(len(function.lines) for function in job.changed.required),
         features=tuple(feature.name for feature in job.features),
         not_shown=tuple(feature.name for feature in job.not_shown),
-        absent=job.absent,
-        script=job.script,
-        blocked=job.blocked,
-        uncoverable=job.uncoverable,
-        obstacles=job.obstacles,
-        reason=job.reason,
-        purposes=job.purposes,
         settings=dict(job.settings),
-        replaces=job.replaces,
-        notes=job.notes,
     )
 
 

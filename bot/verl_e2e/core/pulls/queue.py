@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import AwareDatetime
 
-from verl_e2e.core.model.document import Document
+from verl_e2e.core.model.document import Document, filled
 from verl_e2e.core.pulls.commands import Pause, pauses_of
 from verl_e2e.core.pulls.job_order import minutes_of
 from verl_e2e.core.pulls.ledger import Note, Priority, RecordedCommand, Run, RunOfHead, RunState
@@ -59,13 +59,10 @@ def entry_of(run: Run) -> QueueEntry:
     longest = 2 * timedelta(minutes=minutes, seconds=run.queue_deadline_s)
     if run.state is RunState.QUEUED:
         longest = _SUBMITTED_WITHIN
-    return QueueEntry(
-        key=run.key,
-        repository=run.repository,
-        number=run.number,
-        head_sha=run.head_sha,
+    return filled(
+        QueueEntry,
+        run,
         gpu_count=run.job.gpu_count if run.job is not None else 0 if run.rehearsal is not None else 1,
-        from_fork=run.from_fork,
         scheduled=bool(run.branch),
         waits=run.waits_for_slot,
         priority=run.terms.priority,

@@ -7,6 +7,7 @@ from datetime import date, datetime, timedelta
 
 from pydantic import AwareDatetime
 
+from verl_e2e.core.model.document import filled
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Result
 from verl_e2e.core.pulls.commands import Pause
@@ -41,8 +42,8 @@ class RunLine(RunOfHead):
 
 def line_of(run: Run) -> RunLine:
     """A run in one line."""
-    same = {name: getattr(run, name) for name in RunLine.model_fields.keys() - {"status", "sentence"}}
-    return RunLine(**same, status=status_of_run(run), sentence=(run.sentence or run.reason)[:_MOST_OF_SENTENCE])
+    sentence = (run.sentence or run.reason)[:_MOST_OF_SENTENCE]
+    return filled(RunLine, run, status=status_of_run(run), sentence=sentence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def render_short_plan(plan: Plan, contract: Sequence[str] = (), trainer: str = V
     if plan.levels:
         table = [_SHORT_HEAD, *(_short_row(level, plan) for level in plan.levels)]
         widths = [max(len(row[column]) for row in table) for column in range(4)]
-        rows += ["", *(_short_cells(row, widths) for row in table), ""]
+        rows += ["", *("  ".join([*map(str.ljust, row, widths), row[4]]).rstrip() for row in table), ""]
     else:
         rows += _some("Because: ", sorted({item.reason for item in plan.not_required}), 6)
         rows += _some("", [plan.looked_at.sentence] if plan.looked_at is not None else [], 3)
@@ -86,7 +86,7 @@ def render_short_plan(plan: Plan, contract: Sequence[str] = (), trainer: str = V
     rows += _some("Not shown by the jobs: ", [f"level {int(item.level)} {item.reason}" for item in plan.unshown], 1)
     first = f"--why {int(plan.levels[-1])}, " if plan.levels else ""
     rows.append(f"More: {first}--why PATH, --full, --json")
-    return "\n".join(map(_cut, rows)) + "\n"
+    return "".join(f"{row if len(row) <= MOST_COLUMNS else row[: MOST_COLUMNS - 3].rstrip() + '...'}\n" for row in rows)
 
 
 def render_why(plan: Plan, about: str) -> str:
@@ -135,10 +135,6 @@ def _short_row(level: Level, plan: Plan) -> tuple[str, ...]:
     return str(int(level)), str(max((job.gpu_count for job in jobs), default=0)), str(minutes), names, reason + more
 
 
-def _short_cells(row: tuple[str, ...], widths: Sequence[int]) -> str:
-    return "  ".join([*(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]]).rstrip()
-
-
 def _some(title: str, found: Sequence[str], most: int) -> list[str]:
     """The first of some sentences in so many rows at most, and how many more sentences there are."""
     if not found:
@@ -155,10 +151,6 @@ def _some(title: str, found: Sequence[str], most: int) -> list[str]:
 def _tail(place: str) -> str:
     """A place by its end, where a reader finds the function."""
     return place if len(place) <= _MOST_PLACE else f"...{place[3 - _MOST_PLACE :]}"
-
-
-def _cut(row: str) -> str:
-    return row if len(row) <= MOST_COLUMNS else f"{row[: MOST_COLUMNS - 3].rstrip()}..."
 
 
 def _head(plan: Plan) -> Iterator[str]:
