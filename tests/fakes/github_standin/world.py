@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
@@ -29,6 +29,8 @@ from tests.fakes.github_standin.state import (
     WorkflowRun,
 )
 from tests.fakes.sigstore_instance import SigstoreInstance
+from verl_e2e.adapters.github import session
+from verl_e2e.config import settings_values
 
 SECRET = "a secret of the stand-in alone"
 APP_ID = 4242
@@ -66,6 +68,22 @@ def key_pair() -> tuple[str, str]:
     )
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return private.decode(), public.decode()
+
+
+_LOAD = "load_pem_private_key"
+_load_once = lru_cache(maxsize=8)(serialization.load_pem_private_key)
+
+
+@contextmanager
+def _key_read_once() -> Iterator[None]:
+    """Worlds share their App's key, and OpenSSL takes 40 ms to check it, for each service twice: in here once."""
+    for reader in (session, settings_values):
+        setattr(reader, _LOAD, _load_once)
+    try:
+        yield
+    finally:
+        for reader in (session, settings_values):
+            setattr(reader, _LOAD, serialization.load_pem_private_key)
 
 
 class World:
@@ -512,7 +530,7 @@ def living(
 ) -> Iterator[World]:
     """A world that serves until the block ends; its repository has no commit yet."""
     state = State(folder, clock)
-    with Standin(state, SECRET).serving() as standin:
+    with Standin(state, SECRET).serving() as standin, _key_read_once():
         yield World(standin, full_name, slug)
     if standin.broken:
         raise standin.broken[0]
