@@ -96,7 +96,7 @@ def beside(
         usual = job.is_default and not job.reason
         of_smoke = job.variant.level is Level.SMOKE
         stays = (usual and of_smoke) or (rules.level == "require" and (usual or of_smoke))
-        if any(_same_work(job, other) for other in kept) or not (usual or _is_asked_for(job, planned)):
+        if any(_work(job) == _work(other) for other in kept) or not (usual or _is_asked_for(job, planned)):
             continue
         if not stays and (job.obstacles or minutes + job.gpu_minutes > policy.budget.gpu_minutes):
             left.append(job.id)
@@ -122,13 +122,9 @@ def _own_paths(change: Change, effects: Effects | None, policy: Policy) -> Chang
     return replace(change, paths=tuple(item for item in change.paths if counted.intersection(item.names())))
 
 
-def _same_work(job: JobOutline, other: JobOutline) -> bool:
-    """Whether a job does what another one does, as the stand-in for a job with too many GPUs may."""
-
-    def work(item: JobOutline) -> tuple[object, ...]:
-        return item.variant.level, item.variant.wrapper, item.variant.overrides, item.features, item.checkpoint
-
-    return work(job) == work(other)
+def _work(job: JobOutline) -> tuple[object, ...]:
+    """What a job does; the stand-in for a job with too many GPUs may do what another one does."""
+    return job.variant.level, job.variant.wrapper, job.variant.overrides, job.features, job.checkpoint
 
 
 def _is_asked_for(job: JobOutline, planned: Plan) -> bool:

@@ -320,9 +320,8 @@ def plan(
 
 def beyond_head(merged: Plan, alone: Plan) -> tuple[Reason, ...]:
     """Why a head needs levels only together with what the base has brought since: by its plan as merged, and alone."""
-    prefix = f"merged with {merged.base[:12]}: "
     found = (reason for reason in merged.reasons if reason.level not in alone.levels)
-    return tuple(replace(reason, reason=f"{prefix}{reason.reason}") for reason in found)
+    return tuple(replace(reason, reason=f"merged with {merged.base[:12]}: {reason.reason}") for reason in found)
 
 
 def _moves(path: ChangedPath) -> bool:

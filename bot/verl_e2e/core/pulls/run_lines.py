@@ -42,8 +42,7 @@ class RunLine(RunOfHead):
 
 def line_of(run: Run) -> RunLine:
     """A run in one line."""
-    sentence = (run.sentence or run.reason)[:_MOST_OF_SENTENCE]
-    return filled(RunLine, run, status=status_of_run(run), sentence=sentence)
+    return filled(RunLine, run, status=status_of_run(run), sentence=(run.sentence or run.reason)[:_MOST_OF_SENTENCE])
 
 
 @dataclass(frozen=True, slots=True)
