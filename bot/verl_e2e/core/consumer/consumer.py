@@ -111,6 +111,10 @@ class ConfigKey(StrEnum):
     MODEL_PATH = auto()
     # What trains the policy; `megatron` in every job.
     STRATEGY = auto()
+    # Whether the policy's tensor ranks divide sequences; without a key they do wherever there are several.
+    SEQUENCE_PARALLEL = auto()
+    # Whether the policy's parameters are gathered after its step.
+    GATHERS_LATER = auto()
 
 
 class HookPoint(StrEnum):

@@ -335,6 +335,8 @@ NEMO_RL = Consumer(
             ConfigKey.NODES: "cluster.num_nodes",
             ConfigKey.GPUS_PER_NODE: "cluster.gpus_per_node",
             ConfigKey.MODEL_PATH: "policy.model_name",
+            ConfigKey.SEQUENCE_PARALLEL: f"{_MEGATRON}.sequence_parallel",
+            ConfigKey.GATHERS_LATER: f"{_MEGATRON}.distributed_data_parallel_config.overlap_param_gather",
         }
     ),
     always=lambda _level: {f"{_MEGATRON}.enabled": True},

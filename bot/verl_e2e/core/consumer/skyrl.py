@@ -428,6 +428,8 @@ SKYRL = Consumer(
             ConfigKey.NODES: "trainer.placement.policy_num_nodes",
             ConfigKey.GPUS_PER_NODE: "trainer.placement.policy_num_gpus_per_node",
             ConfigKey.STRATEGY: "trainer.strategy",
+            # It sets `sequence_parallel` by the number of tensor ranks (MegatronWorker.init_configs).
+            ConfigKey.GATHERS_LATER: f"{_POLICY}.ddp_config.overlap_param_gather",
             ConfigKey.MODEL_PATH: "trainer.policy.model.path",
         }
     ),

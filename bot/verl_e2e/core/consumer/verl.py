@@ -444,6 +444,8 @@ _KEYS = {
     ConfigKey.REWARD_MODEL: "reward.reward_model.enable",
     ConfigKey.REWARD_MODEL_PATH: "reward.reward_model.model_path",
     ConfigKey.STRATEGY: f"{_ACTOR}.strategy",
+    ConfigKey.SEQUENCE_PARALLEL: f"{_ACTOR}.megatron.sequence_parallel",
+    ConfigKey.GATHERS_LATER: f"{_ACTOR}.megatron.override_ddp_config.overlap_param_gather",
     ConfigKey.MODEL_PATH: "actor_rollout_ref.model.path",
 }
 

@@ -1,5 +1,6 @@
 """Copies of a parameter on several ranks are equal, by Megatron's layout."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from verl_e2e.core.judge.criteria.invariants import CriterionFinding
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.criteria.weights import replicas
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.fingerprints import Point, Ranks, Tensor
+from verl_e2e.core.model.fingerprints import Point, Ranks, Snapshot, Tensor, TensorKind
 from verl_e2e.core.model.outcome import Result, Stage
 
 BUILT, STEP = Point.MODEL_BUILT, Point.OPTIMIZER_STEP
@@ -140,6 +141,34 @@ def test_a_trained_copy_on_tensor_ranks_is_sure_under_sequence_parallelism(seque
     assert item.evidence.state is state
     if state is State.MET:
         assert f"Copies on tensor ranks drift apart without sequence parallelism: {NORM}" in item.notes
+
+
+TRAINED = healthy(TENSOR).with_tensor(NORM, lambda held: held.model_copy(update={"requires_grad": True}), BUILT, STEP)
+
+
+def test_skyrl_has_no_key_for_it_and_divides_sequences_over_all_tensor_ranks() -> None:
+    taken = TRAINED.with_tensor(NORM, _trains, STEP, rank=1)
+    job = make_job(gpu_count=2, consumer="skyrl")
+    item = replicas(make_case(make_record(job=job, fingerprints=taken.document()), make_facts())).evidence
+    assert item.state is State.BROKEN
+    assert f"{NORM}: rank 1 holds other values" in item.summary
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [(f"{NORM}/exp_avg[0:4]", State.BROKEN), (f"{NORM}/main", State.BROKEN), (f"{BASE}/exp_avg[0:4]", State.MET)],
+)
+def test_what_the_optimizer_holds_of_a_copy_is_a_copy_too(name: str, state: State) -> None:
+    def made(item: Snapshot, differs: bool) -> Tensor:
+        held = tensor(name, (1, 2, 3, 4)).model_copy(update={"kind": TensorKind.OPTIMIZER})
+        return other(held) if differs and item.ranks.rank == 1 else held
+
+    equal = with_parameter(TRAINED, partial(made, differs=False))
+    assert found(equal, sequence_parallel=True).evidence.state is State.MET
+    apart = with_parameter(TRAINED, partial(made, differs=True))
+    item = found(apart, sequence_parallel=True).evidence
+    assert item.state is state
+    assert (name in item.summary) is (state is State.BROKEN)
 
 
 def test_an_unknown_parameter_counts_as_a_copy_when_it_was_one() -> None:

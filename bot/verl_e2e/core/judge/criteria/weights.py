@@ -431,7 +431,7 @@ def _copy_faults(taken: Snapshots, group: Group, built: AsBuilt, *, tied: bool) 
     """The copies that differ at one point."""
     case, point = taken.case, group[0].point
     step = point is Point.OPTIMIZER_STEP
-    if step and case.config_value(f"{consumer_of(case.job).policy}.override_ddp_config.overlap_param_gather") is True:
+    if step and case.config(ConfigKey.GATHERS_LATER) is True:
         taken.notes.append(_GATHERED_LATER)
         return
     for pair in _pairs(group, lambda at: (at.tensor, at.pipeline)):
@@ -446,7 +446,8 @@ def _copy_faults(taken: Snapshots, group: Group, built: AsBuilt, *, tied: bool) 
         for pair in _pairs(group, lambda at: (at.expert_tensor, at.pipeline, at.expert_data)):
             yield from _data_copies(taken, pair, is_shared)
     # Without sequence parallelism the gradients of copies are not reduced over tensor ranks, and they drift apart.
-    reduced = not step or case.config_value(f"{consumer_of(case.job).policy}.sequence_parallel") is True
+    divided = case.config(ConfigKey.SEQUENCE_PARALLEL) is True
+    reduced = not step or divided or ConfigKey.SEQUENCE_PARALLEL not in consumer_of(case.job).keys
     yield from _tensor_copies(taken, group, built, reduced=reduced)
     if tied:
         yield from _embeddings(taken, group, built)
@@ -499,7 +500,11 @@ def _tensor_copies(taken: Snapshots, group: Group, built: AsBuilt, *, reduced: b
                 drifted += [] if same(tensor, held[name]) else [name]
             else:
                 wanted[name] = tensor
-        yield from _compared(taken, pair, wanted, held)
+        # The optimizer holds them finer than a rounded weight: of the same part of a copy, if the ranks hold parts.
+        states, held_states = (tensors(snapshot, TensorKind.OPTIMIZER) for snapshot in pair)
+        of_copies = [name for name in states if name.partition("/")[0] in wanted and name in held_states]
+        wanted |= {name: states[name] for name in of_copies}
+        yield from _compared(taken, pair, wanted, {**held, **held_states})
     if unknown:
         of = f"different on tensor ranks of the {group[0].model}"
         taken.notes.append(f"Not known to be copies, and {of}: {names(unknown)}")
