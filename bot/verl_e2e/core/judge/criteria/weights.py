@@ -421,7 +421,7 @@ def _copies_claims(taken: Snapshots) -> Iterator[Claim | Ending]:
 #   adapter that the experts of a layer share, on every expert rank as well;
 # - one without a tensor-parallel dimension on every tensor rank: norms and routers, which sequence parallelism copies
 #   too. Some layers do not say that they split a parameter, so such a copy counts as one if it is a norm or a router,
-#   or if it was equal and not constant when the model was built;
+#   or if it was equal and not constant when the model was built. What the optimizer holds of it is a copy as well;
 # - tied embeddings on the first and on the last pipeline stage: the export has no output layer, and they were equal
 #   when the model was built.
 replicas = Invariant(Stage.TRAIN_STEP, _copies_claims)
