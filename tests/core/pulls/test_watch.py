@@ -11,8 +11,8 @@ from tests.core.pulls.entries import SMOKE, run
 from tests.fakes.trees import sha
 from verl_e2e.core.model.change import HistoryCommit
 from verl_e2e.core.model.outcome import Result
-from verl_e2e.core.pulls.ledger import RunState
-from verl_e2e.core.pulls.watch import NextRun, SearchEnd, SearchResult, Seen, next_run, seen_in
+from verl_e2e.core.pulls.ledger import RunState, WatchedJob
+from verl_e2e.core.pulls.watch import NextRun, SearchEnd, SearchResult, Seen, after_round, next_run, seen_in
 
 GOOD, BAD, NOTHING = Seen.GOOD, Seen.BAD, Seen.NOTHING
 
@@ -170,3 +170,22 @@ FINISHED = {"state": RunState.FINISHED}
 def test_what_a_run_says_of_a_failure(values: dict[str, object], other_code: bool, seen: Seen) -> None:
     ended = run(SMOKE).model_copy(update={"result": None, **values})
     assert seen_in(ended, "a" * 16, any_repository=other_code) is seen
+
+
+def test_a_round_moves_streaks_and_a_new_failure_begins_a_search() -> None:
+    passed = run(SMOKE, state=RunState.FINISHED, result=Result.PASS)
+    failed = passed.model_copy(update={"result": Result.FAIL, "fingerprint": "a"})
+    start = WatchedJob(job_id=SMOKE.id)
+    assert after_round(start, name(0), None) is start
+    assert after_round(start, name(0), passed.model_copy(update={"result": Result.BLOCKED})) is start
+    good = after_round(after_round(start, name(1), passed), name(2), passed)
+    assert (good.good, good.bad, good.streak) == (name(2), "", 2)
+    first = after_round(good, name(3), failed)
+    again = after_round(first, name(4), failed)
+    assert [(item.good, item.bad, item.fingerprint, item.streak) for item in (first, again)] == [
+        (name(2), name(3), "a", -1),
+        (name(2), name(3), "a", -2),
+    ]
+    other = after_round(again, name(5), failed.model_copy(update={"fingerprint": "b"}))
+    assert (other.bad, other.fingerprint, other.streak) == (name(5), "b", -3)
+    assert after_round(other, name(6), passed).bad == ""

@@ -111,7 +111,7 @@ class ConfigKey(StrEnum):
     MODEL_PATH = auto()
     # What trains the policy; `megatron` in every job.
     STRATEGY = auto()
-    # Whether the policy's tensor ranks divide sequences; without a key they do wherever there are several.
+    # Whether the policy's tensor ranks divide sequences.
     SEQUENCE_PARALLEL = auto()
     # Whether the policy's parameters are gathered after its step.
     GATHERS_LATER = auto()
@@ -475,6 +475,10 @@ class Consumer:
     # Its trained and frozen models, each with the dotted key below which Megatron's own names stand, as
     # `tensor_model_parallel_size`. The policy is first.
     models: Mapping[str, str]
+    # How many groups of processes, each as large as the policy's, build them: a trainer may have one for its reference.
+    builders: int
+    # Whether the policy's tensor ranks divide sequences where its configuration does not say.
+    divides_sequences: bool
 
     # Its keys by what they say; a key that it does not have is left out.
     keys: Mapping[ConfigKey, str]

@@ -319,6 +319,8 @@ NEMO_RL = Consumer(
     checkpoint=_CHECKPOINT,
     expected=nemo_rl_expected,
     # Called as in the records of the instrumentation. The reference is in the policy's own workers.
+    builders=1,
+    divides_sequences=False,
     models=MappingProxyType({"actor": _MEGATRON}),
     keys=MappingProxyType(
         {

@@ -52,8 +52,9 @@ _VARIABLES: Mapping[str, tuple[tuple[str, ...], str]] = {
     "CKPT_INTERVAL": (("trainer.ckpt_interval",), "-1"),
     "RESUME_MODE": (("trainer.resume_mode",), "none"),
     "LORA_TYPE": ((f"{_POLICY}.lora_config.lora_type",), "lora"),
-    "LORA_RANK": (("trainer.policy.model.lora.rank",), "4"),
-    "LORA_ALPHA": (("trainer.policy.model.lora.alpha",), "4"),
+    # Unmerged it goes to vLLM as it is, whose least rank, after 1, is 8 (LoRAConfig.max_lora_rank).
+    "LORA_RANK": (("trainer.policy.model.lora.rank",), "8"),
+    "LORA_ALPHA": (("trainer.policy.model.lora.alpha",), "8"),
     # SkyRL's own default: the adapter leaves as a part of the base weights.
     "MERGE_LORA": ((f"{_POLICY}.lora_config.merge_lora",), "true"),
     # With adapters in the engine SkyRL switches it off itself (SkyRLTrainConfig.__post_init__).
@@ -139,8 +140,7 @@ _SETTINGS: Mapping[Axis, AxisSetting] = {
     Axis.ADAPTER_MERGE: AxisSetting(
         values={
             True: Setting({"MERGE_LORA": "true", "ENFORCE_EAGER": "true"}),
-            # SkyRL hands the rank to vLLM as it is, whose least, after 1, is 8 (LoRAConfig.max_lora_rank).
-            False: Setting({"MERGE_LORA": "false", "ENFORCE_EAGER": "false", "LORA_RANK": "8", "LORA_ALPHA": "8"}),
+            False: Setting({"MERGE_LORA": "false", "ENFORCE_EAGER": "false"}),
         }
     ),
     Axis.ADAPTER_B_START: AxisSetting(elsewhere="always zero"),
@@ -408,6 +408,10 @@ SKYRL = Consumer(
     saves=saves_checkpoints,
     checkpoint=_CHECKPOINT,
     expected=printed_config,
+    # MegatronPolicyWorkerBase and MegatronRefWorkerBase; the loss of every job has a reference.
+    builders=2,
+    # MegatronWorker.init_configs.
+    divides_sequences=True,
     # The first is called as in the records of the instrumentation.
     models=MappingProxyType({"actor": "trainer.policy.megatron_config", "ref": "trainer.ref.megatron_config"}),
     keys=MappingProxyType(
@@ -428,7 +432,7 @@ SKYRL = Consumer(
             ConfigKey.NODES: "trainer.placement.policy_num_nodes",
             ConfigKey.GPUS_PER_NODE: "trainer.placement.policy_num_gpus_per_node",
             ConfigKey.STRATEGY: "trainer.strategy",
-            # It sets `sequence_parallel` by the number of tensor ranks (MegatronWorker.init_configs).
+            ConfigKey.SEQUENCE_PARALLEL: f"{_KWARGS}.sequence_parallel",
             ConfigKey.GATHERS_LATER: f"{_POLICY}.ddp_config.overlap_param_gather",
             ConfigKey.MODEL_PATH: "trainer.policy.model.path",
         }

@@ -533,6 +533,8 @@ VERL = Consumer(
     saves=lambda job: {**job.site.wrapper, **job.wrapper}.get("SAVE_FREQ", "-1") != "-1",
     checkpoint=_CHECKPOINT,
     expected=expected_config,
+    builders=1,
+    divides_sequences=False,
     models=MappingProxyType(
         {
             "actor": "actor_rollout_ref.actor.megatron",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.builders import config_with, judged, make_job
+from tests.core.builders import config_with, judged, make_case, make_facts, make_job, make_record
 from tests.core.level_runs import PARALLEL_PIDS, Run, job_of, parallel_log, run_of
 from verl_e2e.core.compare.jobs import is_parity, unsharded
 from verl_e2e.core.consumer.consumers import variant_of, variants_of
@@ -15,7 +15,7 @@ from verl_e2e.core.judge.criteria.features import parallel_sizes, pipeline_sched
 from verl_e2e.core.judge.criteria.table import Criterion
 from verl_e2e.core.judge.related_runs import related_run_of
 from verl_e2e.core.model.evidence import State
-from verl_e2e.core.model.facts import LoggedProcess
+from verl_e2e.core.model.facts import LoggedProcess, ModelRank, ResolvedConfig
 from verl_e2e.core.model.fingerprints import Fingerprints, HookState, ModelInputs, ScheduleUse
 from verl_e2e.core.model.levels import Level
 from verl_e2e.core.model.outcome import Outcome, Result
@@ -322,3 +322,35 @@ def test_only_pipelines_ask_for_a_schedule() -> None:
 
 def test_a_job_of_another_level_that_has_sizes_is_judged_by_them() -> None:
     assert Criterion.PARALLEL_SIZES in {item.criterion for item in saved_and_resumed(world=2).verdict().evidence}
+
+
+SKYRL_SIZES = {
+    "tensor_model_parallel_size": 2,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "expert_model_parallel_size": 1,
+    "expert_tensor_parallel_size": 1,
+}
+
+
+@pytest.mark.parametrize(("pids", "state"), [((1, 2, 3, 4), State.MET), ((1, 2, 3), State.MISSING)])
+def test_skyrl_has_no_key_of_virtual_stages_and_a_reference_of_its_own_processes(
+    pids: tuple[int, ...], state: State
+) -> None:
+    values = {
+        "trainer": {
+            "policy": {"megatron_config": SKYRL_SIZES},
+            "ref": {"megatron_config": SKYRL_SIZES},
+            "placement": {"policy_num_nodes": 1, "policy_num_gpus_per_node": 2},
+        },
+        "generator": {"inference_engine": {"tensor_parallel_size": 2}},
+    }
+    facts = make_facts(
+        configs=(ResolvedConfig(1, values),),
+        ranks=tuple(ModelRank(2, rank, 0) for rank in range(2)),
+        workers=tuple(LoggedProcess(pid, "MegatronPolicyWorkerBase", 2, built_model=True) for pid in pids),
+    )
+    job = make_job(gpu_count=2, consumer="skyrl", wrapper={}, expected={})
+    item = parallel_sizes(make_case(make_record(job=job), facts))
+    assert item.state is state, item.summary
+    assert ("4 process(es)" if state is State.MET else "3 of 4 processes") in item.summary

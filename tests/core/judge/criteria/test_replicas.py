@@ -171,6 +171,23 @@ def test_what_the_optimizer_holds_of_a_copy_is_a_copy_too(name: str, state: Stat
     assert (name in item.summary) is (state is State.BROKEN)
 
 
+def test_without_sequence_parallelism_a_load_gives_each_tensor_rank_its_own_moments() -> None:
+    def made(item: Snapshot) -> Tensor:
+        held = tensor(f"{NORM}/exp_avg", (1, 2, 3, 4)).model_copy(update={"kind": TensorKind.OPTIMIZER})
+        return other(held) if item.ranks.rank == 1 else held
+
+    rows = (
+        item.model_copy(update={"point": Point.CHECKPOINT_LOADED, "tensors": (*item.tensors, made(item))})
+        for item in TRAINED.snapshots
+        if item.point is STEP
+    )
+    taken = Taken((*TRAINED.snapshots, *rows))
+    broken = {
+        divided: found(taken, sequence_parallel=divided).evidence.state is State.BROKEN for divided in (True, False)
+    }
+    assert broken == {True: True, False: False}
+
+
 def test_an_unknown_parameter_counts_as_a_copy_when_it_was_one() -> None:
     name = "decoder.layers.0.mixer.gate"
     same = with_parameter(healthy(TENSOR), lambda _: tensor(name, weights(6, "gate")))

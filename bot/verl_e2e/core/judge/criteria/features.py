@@ -13,7 +13,6 @@ rank, and the token counts of a step divide by the data-parallel size.
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -326,7 +325,8 @@ def parallel_sizes(case: Case) -> Evidence:
     named = f" (workers of rank {_in_order(workers)})" if workers else ""
     ranks = ", ".join(map(str, sorted({(rank.tensor, rank.pipeline) for rank in case.facts.ranks})))
     summary = (
-        f"{' and '.join(sizes)} have {actor}, the rollout tp={rollout}{named}; {world} process(es) built the models, "
+        f"{' and '.join(sizes)} have {actor}, the rollout tp={rollout}{named}; "
+        f"{world * consumer.builders} process(es) built the models, "
         f"(tensor, pipeline) ranks {ranks}, data-parallel size {actor.data_parallel(world)}"
     )
     line = case.facts.ranks[0].line if case.facts.ranks else config.line
@@ -347,11 +347,9 @@ def _sizes_gaps(case: Case, sizes: Mapping[str, Sizes], world: int) -> Iterator[
         chunks = [chunk for chunk in facts.chunks if phase.wrote(chunk.line)]
         workers = [worker for worker in facts.workers if worker.built_model and phase.wrote(worker.line)]
         built = {chunk.pid for chunk in chunks} or {worker.pid for worker in workers}
-        # A trainer may have processes of their own for its reference model, as many as for its policy.
-        actors: dict[int | None, str] = {worker.pid: worker.actor for worker in facts.workers}
-        kinds = Counter(actors.get(pid, "") for pid in built) or Counter({"": 0})
-        if {*kinds.values()} != {world}:
-            yield f"{where}{len(built)} of {world * len(kinds)} processes say that they built a model"
+        builders = world * consumer_of(case.job).builders
+        if len(built) != builders:
+            yield f"{where}{len(built)} of {builders} processes say that they built a model"
         expected = frozenset[tuple[int, int]]().union(*(size.grid for size in trained))
         seen = {(rank.tensor, rank.pipeline) for rank in facts.ranks if phase.wrote(rank.line)}
         if seen != expected:

@@ -446,9 +446,9 @@ def _copy_faults(taken: Snapshots, group: Group, built: AsBuilt, *, tied: bool) 
         for pair in _pairs(group, lambda at: (at.expert_tensor, at.pipeline, at.expert_data)):
             yield from _data_copies(taken, pair, is_shared)
     # Without sequence parallelism the gradients of copies are not reduced over tensor ranks, and they drift apart.
-    divided = case.config(ConfigKey.SEQUENCE_PARALLEL) is True
-    reduced = not step or divided or ConfigKey.SEQUENCE_PARALLEL not in consumer_of(case.job).keys
-    yield from _tensor_copies(taken, group, built, reduced=reduced)
+    said = case.config(ConfigKey.SEQUENCE_PARALLEL)
+    divided = consumer_of(case.job).divides_sequences if said is None else said is True
+    yield from _tensor_copies(taken, group, built, step=step, divided=divided)
     if tied:
         yield from _embeddings(taken, group, built)
 
@@ -484,8 +484,10 @@ def _data_copies(taken: Snapshots, pair: RankPair, belongs: Callable[[Tensor], b
     yield from _compared(taken, pair, wanted, held, whole=is_whole(*pair))
 
 
-def _tensor_copies(taken: Snapshots, group: Group, built: AsBuilt, *, reduced: bool) -> Iterator[TensorFault]:
-    """Copies on tensor ranks; a drift after a step is certain only where gradients are reduced over them."""
+def _tensor_copies(
+    taken: Snapshots, group: Group, built: AsBuilt, *, step: bool, divided: bool
+) -> Iterator[TensorFault]:
+    """Copies on tensor ranks; a drift after a step is certain only where these divide sequences."""
     unknown: list[str] = []
     drifted: list[str] = []
     for pair in _pairs(group, lambda at: (at.pipeline, at.data)):
@@ -496,12 +498,12 @@ def _tensor_copies(taken: Snapshots, group: Group, built: AsBuilt, *, reduced: b
                 continue
             if not (_COPIED.search(name) or _were_copies(built, pair, name, name)):
                 unknown += [] if same(tensor, held[name]) else [name]
-            elif tensor.requires_grad and not reduced:
+            elif tensor.requires_grad and step and not divided:
                 drifted += [] if same(tensor, held[name]) else [name]
             else:
                 wanted[name] = tensor
         # The optimizer holds them finer than a rounded weight: of the same part of a copy, if the ranks hold parts.
-        states, held_states = (tensors(snapshot, TensorKind.OPTIMIZER) for snapshot in pair)
+        states, held_states = (tensors(snapshot, TensorKind.OPTIMIZER) if divided else {} for snapshot in pair)
         of_copies = [name for name in states if name.partition("/")[0] in wanted and name in held_states]
         wanted |= {name: states[name] for name in of_copies}
         yield from _compared(taken, pair, wanted, {**held, **held_states})
