@@ -221,7 +221,7 @@ def planner_of(repository: GitRepository, order: PlanRequest, policy: Policy, *r
         today,
         partial(_commits_for, order),
         other_uses(),
-        verl=None if order.trainer == VERL.title else packaged_uses(),
+        verl=packaged_uses() if order.pin else None,
     )
 
 
