@@ -249,7 +249,7 @@ LONGEST = (
     "adapters/test_slurm.py",
     "e2e/test_serve_database.py",
 )
-OPT_IN = frozenset({"accounting", "gpu", "labelled", "models", "nemo_rl", "online", "skyrl"})
+OPT_IN = frozenset({"accounting", "gpu", "labelled", "models", "nemo_rl", "online", "skyrl", "skyrl_trainer"})
 
 REASONS = pytest.StashKey[dict[str, str]]()
 

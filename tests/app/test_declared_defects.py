@@ -49,7 +49,7 @@ defects:
     until: 2099-01-01
     reason: it raises
     evidence: a run
-    shows: {{stage: {verdict.stage}, error: {json.dumps(error)}}}
+    shows: [{{stage: {verdict.stage}, error: {json.dumps(error)}}}]
 """
     app = App()
     app.hub.files[(BASE, POLICY_PATH)] = policy.encode()
