@@ -197,6 +197,7 @@ def test_a_result_has_a_colour_on_a_terminal_alone() -> None:
     assert call("card", FAILED).stdout.startswith("Result: Fail - ")
 
 
+@pytest.mark.host
 def test_quiet_prints_no_progress_and_every_mistake(tmp_path: Path) -> None:
     job = tmp_path / "job.json"
     shutil.copy(FAILED / "job.json", job)
