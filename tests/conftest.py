@@ -1,7 +1,7 @@
 """Leaves out the tests whose need is absent on this machine, and says at the end how many and why.
 
-With REQUIRE_ALL=1 a test that cannot run fails instead, but for those that are opt-in (accounting, GPU, labelled,
-models, online) and those of a marker that LEAVE_OUT names.
+With REQUIRE_ALL=1 a test that cannot run fails instead, but for those that are opt-in (`OPT_IN`) and those of a
+marker that LEAVE_OUT names.
 """
 
 import fcntl
@@ -119,33 +119,9 @@ def _accounting() -> str:
     return _every_program("slurmdbd", "mariadbd", "mariadb-install-db")()
 
 
-def _labelled() -> str:
-    named = all(os.environ.get(name) for name in ("LABELS", "BRIDGE_REPO", "VERL_REPO"))
-    return "" if named else "opt in with LABELS=FILE BRIDGE_REPO=DIR VERL_REPO=DIR"
-
-
-def _models() -> str:
-    return (
-        ""
-        if os.environ.get("MODELS_PYTHON")
-        else "opt in with MODELS_PYTHON=FILE, a Python with torch and transformers"
-    )
-
-
-def _skyrl() -> str:
-    named = all(os.environ.get(name) for name in ("SKYRL", "SKYRL_PYTHON"))
-    return "" if named else "opt in with SKYRL=DIR SKYRL_PYTHON=FILE, a checkout and a Python that imports it"
-
-
-def _skyrl_trainer() -> str:
-    names = ("SKYRL", "SKYRL_PYTHON", "BRIDGE_REPO", "MEGATRON_LM", "KIT")
-    named = all(os.environ.get(name) for name in names)
-    return "" if named else "opt in with SKYRL=DIR SKYRL_PYTHON=FILE BRIDGE_REPO=DIR MEGATRON_LM=DIR KIT=DIR"
-
-
-def _nemo_rl() -> str:
-    named = all(os.environ.get(name) for name in ("NEMO_RL", "NEMO_RL_PYTHON"))
-    return "" if named else "opt in with NEMO_RL=DIR NEMO_RL_PYTHON=FILE, a checkout and a Python with hydra-core"
+def _opted_in(*names: str, words: str) -> Callable[[], str]:
+    """A need for what these variables of the environment name; `words` say what to give them."""
+    return lambda: "" if all(os.environ.get(name) for name in names) else f"opt in with {words}"
 
 
 # What `make released-bridge` sets up.
@@ -166,18 +142,25 @@ NEEDS: Mapping[str, Callable[[], str]] = {
     "bwrap": _program("bwrap"),
     "chromium": _program("chromium", "chromium-browser", "google-chrome"),
     "gpu": _gpu,
-    "labelled": _labelled,
-    "models": _models,
+    "labelled": _opted_in("LABELS", "BRIDGE_REPO", "VERL_REPO", words="LABELS=FILE BRIDGE_REPO=DIR VERL_REPO=DIR"),
+    "models": _opted_in("MODELS_PYTHON", words="MODELS_PYTHON=FILE, a Python with torch and transformers"),
     "monitoring": _monitoring,
-    "nemo_rl": _nemo_rl,
+    "nemo_rl": _opted_in(
+        "NEMO_RL", "NEMO_RL_PYTHON", words="NEMO_RL=DIR NEMO_RL_PYTHON=FILE, a checkout and a Python with hydra-core"
+    ),
     "node": _every_program("node", "npm"),
     "online": _online,
     "plots": _plots,
     "postgres": _postgres,
     "ray": _ray,
     "rehearsal": _rehearsal,
-    "skyrl": _skyrl,
-    "skyrl_trainer": _skyrl_trainer,
+    "skyrl": _opted_in(
+        "SKYRL", "SKYRL_PYTHON", words="SKYRL=DIR SKYRL_PYTHON=FILE, a checkout and a Python that imports it"
+    ),
+    "skyrl_trainer": _opted_in(
+        *("SKYRL", "SKYRL_PYTHON", "BRIDGE_REPO", "MEGATRON_LM", "KIT"),
+        words="SKYRL=DIR SKYRL_PYTHON=FILE BRIDGE_REPO=DIR MEGATRON_LM=DIR KIT=DIR",
+    ),
     "slurm": _slurm,
     "sqlite": _program("sqlite3"),
 }
